@@ -196,14 +196,15 @@ def test_held_out_is_judged_on_sizes_that_were_not_fitted() -> None:
 
 
 def test_least_squares_without_negative_numbers() -> None:
-    """At the least point nothing that is zero would help, and nothing that is not could move."""
+    """At the least point nothing that is zero would help, and nothing that is not could move, from wherever it began."""
     random = np.random.default_rng(0)
     for _ in range(50):
         matrix = random.random((30, 8))
         wanted = matrix @ np.maximum(random.standard_normal(8), 0) + 0.1 * random.standard_normal(30)
-        found = _not_negative(matrix, wanted)
-        slope = matrix.T @ (matrix @ found - wanted)
-        assert (found >= 0).all() and (slope > -1e-8).all() and np.abs(slope * found).max() < 1e-8
+        for start in (np.zeros(8), random.random(8), np.eye(8)[3]):
+            found = _not_negative(matrix, wanted, start)
+            slope = matrix.T @ (matrix @ found - wanted)
+            assert (found >= 0).all() and (slope > -1e-8).all() and np.abs(slope * found).max() < 1e-8
 
 
 def test_times_that_cannot_be_are_refused() -> None:

@@ -193,7 +193,8 @@ def _fit_terms(
         wanted = 1 + np.clip(residual, -_LARGEST_STEP, _LARGEST_STEP)
         weight = 1 / np.sqrt(np.maximum(np.abs(residual), _SMALLEST_RESIDUAL))
         scaled = amount * usual / predicted[:, None] * weight[:, None]
-        terms = usual * _not_negative(np.vstack([scaled, pull]), np.concatenate([wanted * weight, np.diag(pull)]))
+        aim = np.concatenate([wanted * weight, np.diag(pull)])
+        terms = usual * _not_negative(np.vstack([scaled, pull]), aim, terms / usual)
     if half:
         terms = (model.terms + terms) / 2
     return _error(seconds, amount @ terms), terms
@@ -203,17 +204,15 @@ def _error(seconds: Floats, predicted: Floats) -> float:
     return float(np.abs(np.log(seconds / np.maximum(predicted, _LEAST))).mean())
 
 
-def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
-    """The x ≥ 0 that minimises |matrix @ x − wanted| (Lawson and Hanson): each turn frees the best variable."""
+def _not_negative(matrix: Floats, wanted: Floats, start: Floats) -> Floats:
+    """The x ≥ 0 that minimises |matrix @ x − wanted| (Lawson and Hanson): each turn frees the best variable.
+
+    `start` is any x ≥ 0. From one that is nearly right a turn or two are enough.
+    """
     square, right = matrix.T @ matrix, matrix.T @ wanted
     many = len(right)
-    found: NDArray[np.float64] = np.zeros(many)
-    free = np.zeros(many, bool)
+    found, free = start, start > 0
     for _ in range(3 * many):
-        helps = np.where(free, -np.inf, right - square @ found)
-        if helps.max() <= 1e-10 * np.abs(right).max():
-            break
-        free[helps.argmax()] = True
         while free.any():
             best = np.zeros(many)
             best[free] = np.linalg.solve(square[np.ix_(free, free)], right[free])
@@ -225,4 +224,8 @@ def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
             part = (found[below] / (found[below] - best[below])).min()
             found = np.maximum(found + part * (best - found), 0.0)
             free &= ~below | (found > 1e-12)
+        helps = np.where(free, -np.inf, right - square @ found)
+        if helps.max() <= 1e-10 * np.abs(right).max():
+            break
+        free[helps.argmax()] = True
     return found
