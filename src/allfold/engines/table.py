@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .. import _native
 from ..errors import UsageError
 from ..wording import suggest
 from .engine import Engine, Processes
@@ -35,7 +34,6 @@ _FOR = {
 
 def in_processes(name: str, ranks: Processes, timeout: float) -> Engine:
     """The engine of this rank, for ranks that are processes."""
-    _native.require_engine("a communicator")
     return _call(name, "in_processes", ranks, timeout)  # type: ignore[no-any-return]
 
 

@@ -63,7 +63,6 @@ def init(timeout: float = DEFAULT_TIMEOUT, *, engine: str | None = None) -> Comm
 def _joined(place: Place, timeout: float, engine: str | None = None) -> Communicator:
     from allfold.communicator.communicator import join
 
-    _native.require_engine("a communicator")
     if DEBUGGING in os.environ:
         timeout = max(timeout, _A_DAY)  # calls wait for the rank at its prompt
 

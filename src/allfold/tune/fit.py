@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import exp, log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import UsageError
 from .caches import PLACES, Floats, Setting

@@ -49,6 +49,7 @@ def here() -> dict[str, Any]:
 
 def in_processes(ranks: Processes, timeout: float) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else, or if named, of islands."""
+    _native.require_engine("a communicator")
     assert ranks.board is not None
     return _meet(ranks.board(), timeout, ranks.room, "the world", timeout, ranks.is_named)
 

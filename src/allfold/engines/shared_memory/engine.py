@@ -112,6 +112,7 @@ def meet(
 
 
 def in_processes(ranks: Processes, timeout: float) -> SharedMemory:
+    _native.require_engine("a communicator")
     return meet(ranks.rank, ranks.size, ranks.key, timeout, ranks.room)
 
 
