@@ -23,6 +23,7 @@ extern const uint64_t layout_hash = [] {
         offsetof(Signature, custom),
         offsetof(Signature, root),
         offsetof(Signature, collective),
+        offsetof(Signature, counts),
         offsetof(Signature, algorithm),
         offsetof(Signature, op_name),
         sizeof(SharedRecord),

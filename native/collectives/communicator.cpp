@@ -217,8 +217,8 @@ bool Communicator::arrays_are_fetchable(const Call& call) {
         if (known.array != array || known.bytes != bytes) known = {array, bytes, is_fetchable(array, bytes)};
         return known.can;
     };
-    return can(call.input, bytes_of(program.inputs[rank_], call, program.chunks), fetchable_[0]) &&
-           can(call.output, bytes_of(program.outputs[rank_], call, program.chunks), fetchable_[1]);
+    return can(call.input, bytes_of(Space::input, call, program), fetchable_[0]) &&
+           can(call.output, bytes_of(Space::output, call, program), fetchable_[1]);
 }
 
 // Whether this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
@@ -278,10 +278,11 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     if (sources_.size() < program.most_sources) sources_.resize(program.most_sources);
     if (destinations_.size() < program.most_destinations) destinations_.resize(program.most_destinations);
     running.program = &program;
+    running.parts = call.parts;
     running.whole = call.elements / program.chunks;
     running.rest = call.elements % program.chunks;
     size_t element = size_of(call.dtype);
-    uint64_t longest = running.whole + (running.rest != 0);
+    uint64_t longest = call.parts ? call.parts->longest : running.whole + (running.rest != 0);
     running.segment_elements = longest;
     if (program.work_slots) {
         // A segment of every chunk must fit its work slot.
@@ -368,8 +369,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
 void Communicator::execute(Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
     const Slot *source = program.sources.begin(i), *source_end = program.sources.end(i);
     if (source == source_end || call.elements == 0) return;
-    uint64_t chunk = program.length_of[i];
-    uint64_t length = running.first_of(chunk + 1) - running.first_of(chunk);
+    uint64_t length = running.length_of(i);
     uint64_t start = std::min(length, segment * running.segment_elements);
     uint64_t elements = std::min(length, start + running.segment_elements) - start;
     if (elements == 0) return;
@@ -379,11 +379,11 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
     const void* from_array = nullptr;
     bool into_work = false;
     for (; source != source_end; ++source) {
-        sources[source_count++] = locate(running, program, *source, start);
+        sources[source_count++] = locate(running, *source, start);
         if (source->space != Space::work) from_array = sources[source_count - 1];
     }
     for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot) {
-        destinations[destination_count++] = locate(running, program, *slot, start);
+        destinations[destination_count++] = locate(running, *slot, start);
         into_work |= slot->space == Space::work;
     }
     // From array to array memcpy is faster, and data in the work area is in the cache.
@@ -458,7 +458,7 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
 }
 
 // The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.
-char* Communicator::locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const {
+char* Communicator::locate(const Running& running, const Slot& slot, uint64_t start) const {
     size_t element = size_of(static_cast<DType>(running.record.signature.dtype));
     if (slot.space == Space::work) {
         size_t area = areas_used_ & 1, offset = slot.index * running.slot_bytes;
@@ -466,7 +466,7 @@ char* Communicator::locate(const Running& running, const Program& program, const
         if (running.area == Running::Area::large) return work_[slot.rank] + area * window_bytes + offset;
         return work_[slot.rank] + 2 * window_bytes + call_ % small_areas * small_bytes + offset;
     }
-    uint64_t skip = running.first_of(slot.index) - running.first_of(program.extent(slot).begin);
+    uint64_t skip = running.first_in_array(slot);
     const char* base = slot.space == Space::input ? running.inputs[slot.rank] : running.outputs[slot.rank];
     return const_cast<char*>(base) + (skip + start) * element;
 }

@@ -73,7 +73,8 @@ struct Call {
     const Program* shared_program;
     const Program* readable_program;
     const Program* private_program;
-    Fold fold;  // null for a custom operation
+    const Parts* parts = nullptr;  // where slices have lengths of their own
+    Fold fold;                     // null for a custom operation
     std::function<void(const void* const*, size_t, void* const*, size_t, size_t)> custom_fold;
     Clock::duration timeout;
     bool pinned = false;  // a device uses the pages of the arrays, so they cannot be replaced: see let_go()
@@ -157,7 +158,7 @@ class Communicator {
                            size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
                            bool complete);
     void fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes);
-    char* locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const;
+    char* locate(const Running& running, const Slot& slot, uint64_t start) const;
     void await_peer(Running& running, uint32_t peer, uint64_t target);
     void await_all(Running& running, uint64_t target);
     // Whether a rank that has come to this call has called something else, now or before.

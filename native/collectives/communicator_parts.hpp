@@ -13,11 +13,17 @@ inline uint64_t first_element(uint64_t chunk, uint64_t whole, uint64_t rest, uin
     return chunk * whole + chunk * rest / chunks;
 }
 
-// The length of a rank's array, which holds these chunks of the whole buffer.
-inline size_t bytes_of(const Extent& extent, const Call& call, uint64_t chunks) {
-    uint64_t whole = call.elements / chunks, rest = call.elements % chunks;
+// The length of this rank's input or output.
+inline size_t bytes_of(Space space, const Call& call, const Program& program) {
+    const Extent& extent = (space == Space::input ? program.inputs : program.outputs)[program.rank];
+    size_t element = size_of(call.dtype);
+    if (call.parts)
+        return (call.parts->first(space, program.rank, extent.end) -
+                call.parts->first(space, program.rank, extent.begin)) *
+               element;
+    uint64_t chunks = program.chunks, whole = call.elements / chunks, rest = call.elements % chunks;
     uint64_t begin = first_element(extent.begin, whole, rest, chunks);
-    return (first_element(extent.end, whole, rest, chunks) - begin) * size_of(call.dtype);
+    return (first_element(extent.end, whole, rest, chunks) - begin) * element;
 }
 
 // The state of one call.
@@ -34,6 +40,7 @@ struct Communicator::Running {
     std::vector<char*>& outputs;
     std::vector<uint8_t>& far;  // those are addresses in the peer's own process
     const Program* program = nullptr;
+    const Parts* parts = nullptr;
     uint64_t whole = 0, rest = 0;  // the elements of the buffer, divided by the chunks
     uint32_t segments = 1;
     uint64_t segment_elements = 0;  // of every chunk; the last segments have what is left
@@ -44,6 +51,19 @@ struct Communicator::Running {
     bool beyond_caches = false;  // the arrays are too large for them
 
     uint64_t first_of(uint64_t chunk) const { return first_element(chunk, whole, rest, program->chunks); }
+    // Where a slot's chunk begins in the array that holds it.
+    uint64_t first_in_array(const Slot& slot) const {
+        uint32_t origin = program->extent(slot).begin;
+        if (parts) [[unlikely]]
+            return parts->first(slot.space, slot.rank, slot.index) - parts->first(slot.space, slot.rank, origin);
+        return first_of(slot.index) - first_of(origin);
+    }
+    uint64_t length_of(uint32_t instruction) const {
+        if (parts) [[unlikely]]
+            return parts->length(*program, instruction);
+        uint64_t chunk = program->length_of[instruction];
+        return first_of(chunk + 1) - first_of(chunk);
+    }
 };
 
 // While it exists, this rank writes into arrays of its peers. It marks that in its post, and then looks whether the

@@ -155,7 +155,7 @@ void Communicator::let_go(const Running& running, const Call& call) {
     Arena& arena = *members_[rank_].arena;
     arena.quarantine(call.output, members_[rank_].post);
     const Program& program = *call.private_program;
-    if (!call.pinned) arena.take_back(call.output, bytes_of(program.outputs[rank_], call, program.chunks));
+    if (!call.pinned) arena.take_back(call.output, bytes_of(Space::output, call, program));
 }
 
 // The ranks that may still come to this call and have not.

@@ -41,7 +41,10 @@ class Checker {
         for (auto* extents : {&p.inputs, &p.outputs})
             for (const Extent& extent : *extents)
                 need(extent.begin <= extent.end && extent.end <= p.chunks, "an array without end");
-        for (uint32_t chunk : p.length_of) need(chunk < p.chunks, "the length of a chunk that does not exist");
+        uint64_t data = uint64_t{p.chunks} * (p.exchanges ? p.ranks : 1);
+        for (uint32_t datum : p.length_of) need(datum < data, "the length of a chunk that does not exist");
+        if (p.exchanges) p.datum_of = p.length_of;
+        for (uint32_t& chunk : p.length_of) chunk %= p.chunks;
         p.most_sources = slots(p.sources, p.reads_peers, false);
         p.most_destinations = slots(p.destinations, p.writes_peers, true);
         waits(p.waits);
@@ -86,9 +89,20 @@ class Checker {
                 of_peers[i] |= slot->rank != p.rank;
                 need(!can_be_longer(p.length_of[i] % part, slot->index % part, part),
                      "a chunk that can be longer than its place");
+                program_.keeps_places &= is_its_own_place(i, *slot);
             }
         }
         return static_cast<uint32_t>(most);
+    }
+
+    // Whether a slot of an array is the place of the piece of data that the instruction handles.
+    bool is_its_own_place(uint32_t i, const Slot& slot) const {
+        const Program& p = program_;
+        if (!p.exchanges) return slot.index == p.length_of[i];
+        const uint32_t part = p.chunks / p.slices;
+        uint32_t owner = slot.space == Space::input ? slot.rank : slot.index / part;
+        uint32_t chunk = slot.space == Space::input ? slot.index : slot.rank * part + slot.index % part;
+        return p.datum_of[i] == uint64_t{owner} * p.chunks + chunk;
     }
 
     void waits(const Rows<Wait>& list) const {
@@ -124,5 +138,27 @@ class Checker {
 }  // namespace
 
 void check_program(Program& program) { Checker(program).check(); }
+
+Parts::Parts(const std::vector<uint64_t>& counts, uint32_t digest, const Program& program)
+    : digest(digest), row_(program.exchanges ? size_t{program.chunks} + 1 : 0) {
+    const uint32_t part = program.chunks / program.slices, rows = program.exchanges ? program.ranks : 1;
+    for (Space space : {Space::input, Space::output}) {
+        std::vector<uint64_t>& firsts = firsts_[space == Space::input ? 0 : 1];
+        firsts.reserve(rows * (size_t{program.chunks} + 1));
+        for (uint32_t rank = 0; rank < rows; ++rank) {
+            uint64_t begin = 0;
+            for (uint32_t slice = 0; slice < program.slices; ++slice) {
+                // Rank i sends row i, and gets column i.
+                size_t at = space == Space::input ? size_t{rank} * program.slices + slice
+                                                  : size_t{slice} * program.slices + rank;
+                uint64_t count = counts[program.exchanges ? at : slice];
+                for (uint32_t chunk = 0; chunk < part; ++chunk) firsts.push_back(begin + count * chunk / part);
+                begin += count;
+                longest = std::max(longest, (count + part - 1) / part);
+            }
+            firsts.push_back(begin);
+        }
+    }
+}
 
 }  // namespace allfold

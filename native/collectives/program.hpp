@@ -78,7 +78,8 @@ struct Program {
     uint32_t rank = 0, ranks = 0;
     std::vector<uint32_t> lengths;  // by rank: the instructions of its program
     uint32_t chunks = 0;
-    uint32_t slices = 1;      // of the whole buffer, all equally long
+    uint32_t slices = 1;      // of the whole buffer
+    bool exchanges = false;   // every rank's slices are data of their own: see collectives.py
     uint32_t work_slots = 0;  // the most that any rank needs
     bool one_area =
         false;  // peers are known to be done with a slot before it is reused: all segments use the same slots
@@ -88,6 +89,8 @@ struct Program {
     Rows<Slot> sources, destinations;
     Rows<Wait> waits, reuse;
     std::vector<Wait> leave;
+    // The piece of data whose length an instruction handles: a chunk or, where ranks exchange, owner · chunks + chunk.
+    // check_program() moves these numbers to datum_of, and leaves the chunk.
     std::vector<uint32_t> length_of;
     std::vector<uint8_t> complete;        // the result holds every contribution: an average divides
     std::vector<uint8_t> announce;        // somebody waits for this instruction
@@ -98,8 +101,35 @@ struct Program {
     uint32_t stride = 0;  // the longest program of any rank: what a segment adds to everyone's progress
     uint32_t most_sources = 0, most_destinations = 0;  // of one instruction
     std::vector<uint8_t> reads_peers, writes_peers;    // whether an instruction accesses arrays of other ranks
+    std::vector<uint32_t> datum_of;                    // where ranks exchange; elsewhere it is length_of
+    // In arrays, every piece of data lies in its own place, never in that of another one: so slices may have lengths of
+    // their own.
+    bool keeps_places = true;
 
     const Extent& extent(const Slot& slot) const { return (slot.space == Space::input ? inputs : outputs)[slot.rank]; }
+};
+
+// Where the chunks of a call begin in the arrays of its ranks, if slices have lengths of their own.
+struct Parts {
+    // `counts`: one length per slice; where ranks exchange, one row of them per rank, which it sends.
+    Parts(const std::vector<uint64_t>& counts, uint32_t digest, const Program& program);
+
+    uint64_t first(Space space, uint32_t rank, uint32_t chunk) const {
+        return firsts_[space == Space::input ? 0 : 1][rank * row_ + chunk];
+    }
+    uint64_t length(const Program& program, uint32_t instruction) const {
+        const std::vector<uint64_t>& inputs = firsts_[0];
+        uint32_t chunk = program.length_of[instruction];
+        size_t at = (row_ ? program.datum_of[instruction] / program.chunks * row_ : 0) + chunk;
+        return inputs[at + 1] - inputs[at];
+    }
+
+    uint32_t digest;
+    uint64_t longest = 0;  // chunk
+
+  private:
+    size_t row_;  // from one rank's numbers to the next one's; 0 where all ranks have the same
+    std::vector<uint64_t> firsts_[2];
 };
 
 // Checks everything that the engine relies on while it runs the program: every rank, slot, chunk, wait and list is in

@@ -29,6 +29,7 @@ std::string arguments_of(const Signature& signature) {
         add(signature.op == custom_op ? "custom operation " + name_in(signature.op_name)
                                       : std::string(name_of(static_cast<Op>(signature.op))));
     if (facts_of(collective).rooted) add("root " + std::to_string(signature.root));
+    if (signature.counts) add("in uneven parts");
     if (signature.algorithm[0]) add("by " + name_in(signature.algorithm));
     return text;
 }
@@ -44,6 +45,7 @@ Signature signature_of(const Call& call) {
     made.collective = static_cast<uint8_t>(call.collective);
     made.dtype = static_cast<uint8_t>(call.dtype);
     made.op = call.op;
+    if (call.parts) made.counts = call.parts->digest;
     // Without the number that tells functions of the same name apart: ranks may count them differently.
     if (call.algorithm[0]) put_name(made.algorithm, call.algorithm, std::strcspn(call.algorithm, "#"));
     if (call.op_name[0]) put_name(made.op_name, call.op_name, std::strlen(call.op_name));
@@ -55,8 +57,8 @@ std::string in_words(const Signature& signature) {
 }
 
 std::string difference(const std::vector<std::optional<Signature>>& calls) {
-    // Digests distinguish two schedules with the same name, and also two operations.
-    bool same_collective = true, same_schedules = true, same_operations = true;
+    // Digests distinguish two schedules with the same name, and also two operations, and lengths with the same sum.
+    bool same_collective = true, same_schedules = true, same_operations = true, same_counts = true;
     const Signature* first = nullptr;
     std::map<std::string, const Signature*> described;
     for (const auto& call : calls) {
@@ -66,6 +68,7 @@ std::string difference(const std::vector<std::optional<Signature>>& calls) {
         const Signature& alike = *described.emplace(in_words(*call), &*call).first->second;
         same_schedules &= alike.schedule == call->schedule;
         same_operations &= alike.custom == call->custom;
+        same_counts &= alike.counts == call->counts;
     }
     if (!first) return "mismatched calls";
     // A barrier is given nothing, or an algorithm.
@@ -85,6 +88,7 @@ std::string difference(const std::vector<std::optional<Signature>>& calls) {
             what += text;
         };
         if (!same_operations) add_digest("operation", call.custom);
+        if (!same_counts) add_digest("counts", call.counts);
         if (!same_schedules) add_digest("schedule", call.schedule);
         auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == what; });
         if (known == groups.end())

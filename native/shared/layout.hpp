@@ -37,7 +37,8 @@ struct Signature {
     uint64_t custom = 0;    // the digest of a user-defined operation; 0 for a built-in one
     int32_t root = 0;
     uint8_t collective = 0, dtype = 0, op = 0, unused = 0;
-    char algorithm[32] = {};  // as the caller named it, as far as it fits; empty where the engine chose
+    uint32_t counts = 0;      // the digest of the slices' lengths; 0 where all are equally long
+    char algorithm[28] = {};  // as the caller named it, as far as it fits; empty where the engine chose
     char op_name[16] = {};    // of a user-defined operation, as far as it fits
 };
 

@@ -7,11 +7,12 @@ import threading
 from functools import lru_cache
 
 from . import _native
-from .errors import UsageError
+from .errors import ScheduleError, UsageError
 from .ops import Op
 from .programs.check import check
 from .programs.compile import Memory, Programs, compile
 from .programs.messages import MessagePrograms, check_messages, lower
+from .programs.places import check_message_places, check_places
 from .programs.versions import Versions
 from .proof import check_promise, verify
 from .registry import Algorithm, AnyAlgorithm, algorithm_of, schedule
@@ -73,6 +74,14 @@ def check_rank_order(collective: str, algorithm: AnyAlgorithm, ranks: int, root:
         )
 
 
+def check_uneven(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> None:
+    """Refuse an algorithm that cannot move slices with lengths of their own."""
+    with _proving:
+        wrong = _wrong_places(_fixed(collective, algorithm, ranks, root), ranks, root)
+    if wrong:
+        raise UsageError(f"{collective}: {wrong}")
+
+
 @lru_cache(maxsize=256)
 def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory: Memory, most_handed: int) -> Programs:
     versions = _proved_versions(algorithm, ranks, root)
@@ -86,7 +95,19 @@ def _proved_messages(algorithm: Algorithm, ranks: int, root: int | None) -> Mess
     versions = _proved_versions(algorithm, ranks, root)
     made = lower(versions.schedule)
     check_messages(made, versions.state)
+    if not _wrong_places(algorithm, ranks, root):
+        check_message_places(made)
     return made
+
+
+@lru_cache(maxsize=256)
+def _wrong_places(algorithm: Algorithm, ranks: int, root: int | None) -> str:
+    """What keeps it from moving slices with lengths of their own; "" if nothing does."""
+    try:
+        check_places(_proved_versions(algorithm, ranks, root))
+    except ScheduleError as error:
+        return str(error)
+    return ""
 
 
 @lru_cache(maxsize=256)

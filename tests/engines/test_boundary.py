@@ -207,6 +207,29 @@ def named_algorithms(comm: Communicator) -> list[Any]:
     return results
 
 
+def uneven_parts(comm: Communicator) -> list[Any]:
+    """Every algorithm of every collective that has parts, on parts with lengths of their own."""
+    rows = [[3, 0, 5], [1, 4, 0], [0, 2, 7]]
+    counts, own, results = [4, 0, 9], np.arange([4, 0, 9][comm.rank]) + 100 * comm.rank, list[Any]()
+    whole, sent = np.arange(13) * (comm.rank + 1), np.arange(sum(rows[comm.rank])) + 100 * comm.rank
+    for name in (None, *af.algorithms("gather")):
+        results.append(np.empty(13, int) if comm.rank == 1 else None)
+        comm.gather(own, results[-1], 1, algorithm=name, counts=counts)
+    for name in (None, *af.algorithms("scatter")):
+        results.append(np.empty_like(own))
+        comm.scatter(array=whole if comm.rank == 1 else None, output=results[-1], root=1, algorithm=name, counts=counts)
+    for name in (None, *af.algorithms("all_gather")):
+        results.append(np.empty_like(whole))
+        comm.all_gather(own, results[-1], algorithm=name, counts=counts)
+    for name in (None, *af.algorithms("reduce_scatter")):
+        results.append(np.empty_like(own))
+        comm.reduce_scatter(whole, results[-1], algorithm=name, counts=counts)
+    for name in (None, "direct", "pairwise"):
+        results.append(np.empty(sum(row[comm.rank] for row in rows), int))
+        comm.all_to_all(sent, results[-1], algorithm=name, counts=rows)
+    return results
+
+
 def on_gpus(comm: Communicator) -> list[Any]:
     """Some of `collectives`: the device of NumPy is slow."""
     results: list[Any] = []
@@ -240,7 +263,8 @@ def test_all_engines_give_the_same(work: Callable[[Communicator], list[Any]], ra
 
 @pytest.mark.parametrize("engine", [one for one in ALL if one != "reference"])
 def test_algorithms_by_name_and_by_function_give_the_same(engine: str) -> None:
-    for work in (named_algorithms, on_gpus) if engine in STAGED_UP_TO else (named_algorithms,):
+    works = (named_algorithms, uneven_parts)
+    for work in (*works, on_gpus) if engine in STAGED_UP_TO else works:
         for found, expected in zip(run(work, 3, engine), run(work, 3, "reference"), strict=True):
             assert len(found) == len(expected)
             for one, other in zip(found, expected, strict=True):
@@ -316,6 +340,12 @@ CALLS: dict[str, tuple[Callable[[Communicator], Any], Callable[[Communicator], A
         lambda comm: comm.all_reduce(np.ones(4), algorithm=through(1)),
         "all_reduce: rank 0 called it with float64[4] sum by mine()… (schedule …), "
         "rank 1 with float64[4] sum by mine()… (schedule …) (call ",
+    ),
+    "counts": (
+        lambda comm: comm.all_gather(np.ones(3), np.empty(4), counts=[3, 1]),
+        lambda comm: comm.all_gather(np.ones(2), np.empty(4), counts=[2, 2]),
+        "all_gather: rank 0 called it with float64[4] in uneven parts… (counts …), "
+        "rank 1 with float64[4] in uneven parts… (counts …) (call ",
     ),
 }
 

@@ -108,6 +108,13 @@ class PyCommunicator {
         return call_python(long_way_, collective, input, output, op, root, algorithm, in_background, timeout, dtype);
     }
 
+    nb::object call_the_long_way(PyObject* const* a) {
+        nb::handle given[10];
+        std::copy(a, a + 10, given);
+        return call_python(long_way_, given[0], given[1], given[2], given[3], given[4], given[5], given[6], given[7],
+                           given[8], given[9]);
+    }
+
     // A call that can take the fast path, for `perform`; None if it cannot. Other threads make no calls meanwhile.
     nb::object prepared(int collective, nb::handle output, nb::handle op, int root, nb::handle dtype, bool vouched) {
         auto job = std::make_unique<Job>();
@@ -128,11 +135,11 @@ class PyCommunicator {
 
     // Runs one call, or passes it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
-                   nb::handle timeout, nb::handle dtype, bool in_background) {
+                   nb::handle timeout, nb::handle dtype, nb::handle counts, bool in_background) {
         check_caller(collectives[collective].name.c_str());
         if (in_background || (worker_ && worker_->busy())) {
             auto job = shared_job();
-            prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
+            prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype, false, counts);
             auto ticket = submit(job);
             if (in_background) return nb::cast(ticket);
             auto since = Clock::now();
@@ -158,7 +165,7 @@ class PyCommunicator {
             }
         } else {
             Job job;
-            prepare(job, collective, input, output, op, root, algorithm, timeout, dtype);
+            prepare(job, collective, input, output, op, root, algorithm, timeout, dtype, false, counts);
             perform(job);
         }
         return nb::none();
@@ -167,11 +174,11 @@ class PyCommunicator {
     // One call for later, and for as many times as it is performed. Whoever asks for it makes no other calls in
     // between.
     std::unique_ptr<Deferred> deferred(int collective, nb::handle input, nb::handle output, nb::handle op, int root,
-                                       nb::handle algorithm, nb::handle timeout, nb::handle dtype,
+                                       nb::handle algorithm, nb::handle timeout, nb::handle dtype, nb::handle counts,
                                        std::shared_ptr<Outcome> outcome) {
         check_caller(collectives[collective].name.c_str());
         auto job = shared_job();
-        prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
+        prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype, false, counts);
         job->call.pinned = true;  // whoever defers calls moves data to and from a device
         return std::make_unique<Deferred>([native = native_, job] { native->run(job->call, nullptr, nullptr); },
                                           std::move(outcome));
@@ -315,16 +322,18 @@ class PyCommunicator {
 
     // Raises UsageError for a wrong argument, and UnfitArray for an array that must be copied first.
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
-                 nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false) {
+                 nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false,
+                 nb::handle counts = Py_None) {
         take_arguments(collectives[collective].name.c_str(), [&] {
             double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
             if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN neither
             job.call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
-            job.set(*native_, collective, input, output, op, root, dtype, vouched);
+            job.set(*native_, collective, input, output, op, root, dtype, vouched, counts);
         });
         if (!algorithm.is_none()) job.algorithm = nb::cast<std::string>(algorithm);
         job.call.algorithm = job.algorithm.c_str();
         job.plan = plans_.set_programs(job.call, algorithm.is_none() ? nullptr : &job.algorithm);
+        job.set_parts();
     }
 
     // The calls that were made go on by themselves.
@@ -372,7 +381,9 @@ class PyCommunicator {
 static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count, bool vouched) noexcept {
     auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
     try {
-        if (count != 9) throw EngineError(Fault::usage, "a call takes 9 arguments");
+        // Slices with lengths of their own take the long path.
+        if (count == 10) return self->call_the_long_way(arguments).release().ptr();
+        if (count != 9) throw EngineError(Fault::usage, "a call takes 9 or 10 arguments");
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
         auto root_error = [&] {
             drop_error();
@@ -430,13 +441,13 @@ void bind_communicator(nb::module_& module) {
                           const std::string& algorithm) { self.plans().forget(collective, algorithm); })
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
-             nb::arg("dtype").none(), nb::arg("in_background"))
+             nb::arg("dtype").none(), nb::arg("counts").none(), nb::arg("in_background"))
         .def("prepared", &PyCommunicator::prepared, nb::arg("collective"), nb::arg("output"), nb::arg("op").none(),
              nb::arg("root"), nb::arg("dtype").none(), nb::arg("vouched"))
         .def("perform", &PyCommunicator::perform)
         .def("deferred", &PyCommunicator::deferred, nb::arg("collective"), nb::arg("input").none(),
              nb::arg("output").none(), nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(),
-             nb::arg("timeout").none(), nb::arg("dtype").none(), nb::arg("outcome"))
+             nb::arg("timeout").none(), nb::arg("dtype").none(), nb::arg("counts").none(), nb::arg("outcome"))
         .def("wait", &PyCommunicator::wait)
         .def("close", &PyCommunicator::close)
         .def("say_last", &PyCommunicator::say_last)

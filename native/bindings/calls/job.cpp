@@ -1,5 +1,7 @@
 #include "bindings/calls/job.hpp"
 
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
@@ -8,11 +10,14 @@
 #include <optional>
 
 #include "bindings/gil.hpp"
+#include "shared/errors.hpp"
 
 namespace allfold {
 
+using Counts = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 void Job::set(Communicator& communicator, int collective, nb::handle in, nb::handle out, nb::handle op, int root,
-              nb::handle dtype, bool vouched) {
+              nb::handle dtype, bool vouched, nb::handle lengths) {
     std::optional<DType> as;
     if (!dtype.is_none()) as = dtype_named(dtype);
     bool has_input = !in.is_none(), has_output = !out.is_none();
@@ -32,8 +37,56 @@ void Job::set(Communicator& communicator, int collective, nb::handle in, nb::han
     call.input = has_input ? input.data : nullptr;
     call.output = has_output ? output.data : nullptr;
     call.dtype = has_output ? output.dtype : has_input ? input.dtype : DType::uint8;
-    call.elements = whole(call.collective, communicator.size(), has_input, has_output);
+    if (lengths.is_none()) {
+        call.elements = whole(call.collective, communicator.size(), has_input, has_output);
+    } else {
+        auto [given, digest] = nb::cast<std::pair<Counts, uint32_t>>(lengths);
+        counts.assign(given.data(), given.data() + given.shape(0));
+        counts_digest = digest;
+        call.elements = uneven(communicator, has_input, has_output);
+        // An array without elements is none: no peer accesses it, so it need not be where peers reach it.
+        if (has_input && input.elements == 0) call.input = nullptr;
+        if (has_output && output.elements == 0) call.output = nullptr;
+    }
     set_op(communicator, op);
+}
+
+void Job::set_parts() {
+    if (counts.empty()) return;
+    const Program& program = *call.private_program;
+    for (const Program* one : {call.private_program, call.readable_program, call.shared_program})
+        if (one && !one->keeps_places)
+            throw EngineError(Fault::usage, facts_of(call.collective).name + ": " + program.name +
+                                                " cannot run with counts: it puts slices into places of other ones");
+    parts.emplace(counts, counts_digest, program);
+    call.parts = &*parts;
+}
+
+// The elements of the whole buffer, from the lengths of the slices; of an all_to_all, those of a rank on average. The
+// arrays must be as long as the slices in them.
+uint64_t Job::uneven(const Communicator& communicator, bool has_input, bool has_output) const {
+    const CollectiveFacts& facts = facts_of(call.collective);
+    const size_t size = communicator.size(), rank = communicator.rank();
+    if (counts.size() != (facts.exchanges ? size * size : size)) throw nb::value_error("a wrong number of counts");
+    uint64_t total = 0, sent = 0, received = 0;
+    for (uint64_t count : counts) total += count;
+    for (size_t i = 0; facts.exchanges && i < size; ++i) {
+        sent += counts[rank * size + i];
+        received += counts[i * size + rank];
+    }
+    auto need = [&](const char* what, bool has, bool sliced, bool by_root, uint64_t exchanged, uint64_t elements) {
+        if (!has && !by_root)
+            throw nb::type_error("expected an array that speaks the buffer protocol or DLPack, got None");
+        uint64_t wanted = facts.exchanges ? exchanged : sliced ? counts[rank] : total;
+        if (has && elements != wanted)
+            throw nb::value_error((std::string("by the counts, the ") + what + " of rank " + std::to_string(rank) +
+                                   " must hold " + std::to_string(wanted) + " elements, got " +
+                                   std::to_string(elements))
+                                      .c_str());
+    };
+    need("input", has_input, facts.brings_slice, facts.root_brings, sent, has_input ? input.elements : 0);
+    need("output", has_output, facts.gets_slice, facts.root_gets, received, has_output ? output.elements : 0);
+    return facts.exchanges ? (total + size - 1) / size : total;
 }
 
 // The elements of the whole buffer: the longer of the two arrays, checked against the shorter one.

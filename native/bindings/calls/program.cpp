@@ -51,6 +51,7 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     program->ranks = number("ranks");
     program->chunks = number("chunks");
     program->slices = number("slices");
+    program->exchanges = nb::cast<bool>(facts["exchanges"]);
     program->work_slots = number("work_slots");
     program->memory = static_cast<Memory>(std::min<uint32_t>(number("memory"), 255));
     program->one_area = nb::cast<bool>(facts["one_area"]);

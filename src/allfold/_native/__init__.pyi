@@ -100,6 +100,7 @@ class Communicator:
         algorithm: str | None,
         timeout: float | None,
         dtype: str | None,
+        counts: tuple[Any, int] | None,
         in_background: bool,
     ) -> Ticket | None: ...
     def prepared(
@@ -116,6 +117,7 @@ class Communicator:
         algorithm: str | None,
         timeout: float | None,
         dtype: str | None,
+        counts: tuple[Any, int] | None,
         outcome: Outcome,
     ) -> Deferred: ...
     def wait(self, ticket: Ticket, timeout: float, /) -> bool: ...

@@ -23,11 +23,12 @@ from warnings import warn
 import numpy as np
 
 from ..collectives import COLLECTIVES
+from ..division import Lengths
 from ..dtypes import find_dtype
 from ..engines.buffer import Kind, check_writable, contiguous, copied, overlap, put_back
 from ..engines.choose import Engines, meet
 from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, Entry, Processes, UnfitArray
-from ..errors import SharedMemoryError, UsageError
+from ..errors import MismatchError, SharedMemoryError, UsageError
 from ..ops import Op, check_average, find_op
 from ..registry import AnyAlgorithm
 from .handle import Handle
@@ -35,9 +36,19 @@ from .messages import PointToPoint
 from .objects import Objects
 from .timeouts import check_timeout
 from .trace import Trace
-from .values import NUMBERS, as_array, describe_part, in_place, number_in, output_for, whole_numbers
+from .values import (
+    NUMBERS,
+    as_array,
+    describe_part,
+    in_place,
+    number_in,
+    output_for,
+    output_of_length,
+    whole_numbers,
+)
 
 Algorithm = AnyAlgorithm | None
+Counts = Sequence[int] | Sequence[Sequence[int]] | np.ndarray[Any, Any] | None
 
 _NAMES = tuple(COLLECTIVES)
 (
@@ -186,10 +197,11 @@ class Communicator(PointToPoint, Objects):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
+        counts: Counts = None,
     ) -> Any:
         """The root's output becomes all ranks' arrays, one after the other; other ranks pass no output.
 
-        If the root passes none either, a new array is returned there, and None elsewhere.
+        If the root passes none either, a new array is returned there, and None elsewhere. `counts`: see `all_gather`.
 
         >>> output = np.empty(4, np.int64) if comm.rank == 0 else None
         >>> comm.gather(np.array([comm.rank, 10 + comm.rank]), output, root=0)
@@ -197,10 +209,12 @@ class Communicator(PointToPoint, Objects):
         array([ 0, 10,  1, 11])
         """
         if self.rank == root:
-            if output is None:
+            if output is None and counts is None:
                 return self._returned(_GATHER, array, None, root, algorithm, async_op, timeout, dtype)
         elif output is not None:
             raise UsageError(f"gather: only the root gives an output; this is rank {self.rank}, the root is {root}")
+        if counts is not None:
+            return self._uneven(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype, counts)
         return self._call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def scatter(
@@ -213,10 +227,12 @@ class Communicator(PointToPoint, Objects):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
+        counts: Counts = None,
     ) -> Any:
         """Every rank's output becomes its part of the root's array; other ranks pass no array.
 
         If no rank passes an output, a new array is returned. It takes one more message, which says how long it is.
+        `counts`: see `all_gather`.
 
         Pass arguments by name. In order they are still taken as `(output, array, root, …)`, with a `DeprecationWarning`:
         the other collectives have the array first, and so will this one.
@@ -234,7 +250,7 @@ class Communicator(PointToPoint, Objects):
                 stacklevel=2,
             )
             named = {"output": output, "array": array, "root": root, "algorithm": algorithm}
-            named |= {"async_op": async_op, "timeout": timeout, "dtype": dtype}
+            named |= {"async_op": async_op, "timeout": timeout, "dtype": dtype, "counts": counts}
             if len(order) > len(named):
                 raise TypeError(f"scatter takes at most {len(named)} arguments in order, got {len(order)}")
             return self.scatter(**{**named, **dict(zip(named, order, strict=False))})
@@ -243,7 +259,9 @@ class Communicator(PointToPoint, Objects):
                 f"scatter: the root gives an array, and no other rank does; this is rank {self.rank}, the root is {root}"
             )
         if output is None:
-            return self._scattered(array, root, algorithm, async_op, timeout, dtype)
+            return self._scattered(array, root, algorithm, async_op, timeout, dtype, counts)
+        if counts is not None:
+            return self._uneven(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype, counts)
         return self._call(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def all_gather(
@@ -254,8 +272,12 @@ class Communicator(PointToPoint, Objects):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
+        counts: Counts = None,
     ) -> Any:
         """Every rank's output becomes all ranks' arrays, one after the other; without an output, a new array is returned.
+
+        `counts`: the elements of every rank's array, by rank, if they are not equally many; the same on all ranks. An
+        array may be empty.
 
         >>> output = np.empty(2, np.int64)
         >>> comm.all_gather(np.array([comm.rank + 5]), output)
@@ -263,7 +285,11 @@ class Communicator(PointToPoint, Objects):
         array([5, 6])
         >>> comm.all_gather([comm.rank, 7])
         array([0, 7, 1, 7])
+        >>> comm.all_gather(np.arange(1 + 2 * comm.rank), counts=[1, 3])
+        array([0, 0, 1, 2])
         """
+        if counts is not None:
+            return self._uneven(_ALL_GATHER, array, output, None, 0, algorithm, async_op, timeout, dtype, counts)
         if output is None:
             return self._returned(_ALL_GATHER, array, None, 0, algorithm, async_op, timeout, dtype)
         return self._call(_ALL_GATHER, array, output, None, 0, algorithm, async_op, timeout, dtype)
@@ -277,16 +303,19 @@ class Communicator(PointToPoint, Objects):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
+        counts: Counts = None,
     ) -> Any:
         """Combine the arrays of all ranks; every rank's output becomes its part of the result.
 
-        Without an output, a new array is returned.
+        Without an output, a new array is returned. `counts`: the elements of every rank's part; see `all_gather`.
 
         >>> output = np.empty(1, np.int64)
         >>> comm.reduce_scatter(np.array([1, 2]) * (comm.rank + 1), output)
         >>> output
         array([3])
         """
+        if counts is not None:
+            return self._uneven(_REDUCE_SCATTER, array, output, op, 0, algorithm, async_op, timeout, dtype, counts)
         if output is None:
             return self._returned(_REDUCE_SCATTER, array, op, 0, algorithm, async_op, timeout, dtype)
         return self._call(_REDUCE_SCATTER, array, output, op, 0, algorithm, async_op, timeout, dtype)
@@ -299,14 +328,23 @@ class Communicator(PointToPoint, Objects):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
+        counts: Counts = None,
     ) -> Any:
         """Part j of rank i's array becomes part i of rank j's output; without an output, a new array is returned.
+
+        `counts`, if parts are not equally long: the elements that this rank sends to each rank. The ranks then exchange
+        these numbers first, in a small all_gather that waits for all of them. If every rank knows what all ranks send,
+        it may pass all rows, one per rank, the same on every rank; nothing is exchanged then.
 
         >>> output = np.empty(2, np.int64)
         >>> comm.all_to_all(np.array([10, 11]) + 10 * comm.rank, output)
         >>> output
         array([10, 20])
+        >>> comm.all_to_all(np.array([10, 11, 12]) + 10 * comm.rank, counts=[1, 2])  # rank 0 sends 1 to itself
+        array([10, 20])
         """
+        if counts is not None:
+            return self._uneven(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype, counts)
         if output is None:
             return self._returned(_ALL_TO_ALL, array, None, 0, algorithm, async_op, timeout, dtype)
         return self._call(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype)
@@ -524,6 +562,7 @@ class Communicator(PointToPoint, Objects):
         async_op: bool,
         timeout: float | None,
         dtype: str | None,
+        counts: Lengths | None = None,
     ) -> Handle | None:
         """One call, after checking its arguments; the engine's entry passes on to this what it cannot run directly."""
         collective = _NAMES[code]
@@ -542,11 +581,16 @@ class Communicator(PointToPoint, Objects):
             algorithm=algorithm,
             timeout=timeout,
             dtype=dtype,
+            counts=counts,
         )
         try:
             ticket = self._engines.serving(call).run(call, async_op)
         except UnfitArray:
-            return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
+            return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype, counts)
+        except MismatchError as error:
+            if counts is not None:  # what ranks exchange of them is a digest
+                error.args = (f"{error}; the counts here are {counts}",)
+            raise
         return None if ticket is None else Handle(ticket, (source, target))
 
     def _call_on_number(
@@ -572,8 +616,49 @@ class Communicator(PointToPoint, Objects):
         self._call(code, array, output, op, root, algorithm, False, *rest)
         return output
 
+    def _uneven(
+        self,
+        code: int,
+        array: Any,
+        output: Any,
+        op: Any,
+        root: int,
+        algorithm: Algorithm,
+        async_op: bool,
+        timeout: float | None,
+        dtype: str | None,
+        counts: Any,
+    ) -> Any:
+        """A call on parts with lengths of their own."""
+        promise = COLLECTIVES[_NAMES[code]]
+        if promise.exchanges and np.iterable(counts) and not any(map(np.iterable, counts)):
+            counts = self._rows(counts, timeout)
+        lengths = counts if isinstance(counts, Lengths) else Lengths(promise, self.size, counts)
+        made = None
+        if output is None and (self.rank == root or not promise.ends.root_only):
+            if async_op:
+                raise UsageError(f"{promise.name}: with async_op, an output is needed")
+            array = as_array(promise.name, array)
+            output = made = output_of_length(promise.name, array, lengths.of_arrays(promise, self.rank)[1])
+        handle = self._call(code, array, output, op, root, algorithm, async_op, timeout, dtype, lengths)
+        return handle if made is None else made
+
+    def _rows(self, counts: Any, timeout: float | None) -> Any:
+        """What all ranks of an all_to_all send, from what this one does."""
+        row = Lengths(COLLECTIVES["all_gather"], self.size, counts).table
+        rows = np.empty((self.size, self.size), np.int64)
+        self._run(_ALL_GATHER, row, rows, None, 0, None, False, timeout, None)
+        return rows
+
     def _scattered(
-        self, array: Any, root: int, algorithm: Algorithm, async_op: bool, timeout: float | None, dtype: str | None
+        self,
+        array: Any,
+        root: int,
+        algorithm: Algorithm,
+        async_op: bool,
+        timeout: float | None,
+        dtype: str | None,
+        counts: Any = None,
     ) -> Any:
         """A scatter without an output: the root says what the parts are like, and every rank makes one."""
         if async_op:
@@ -582,13 +667,20 @@ class Communicator(PointToPoint, Objects):
         if self.rank == root:
             try:
                 array = as_array("scatter", array)
-                part = describe_part(array, self.size)
+                if counts is not None:
+                    array = array.reshape(-1)
+                part = describe_part(array, 1 if counts is not None else self.size)
             except UsageError as error:
                 wrong = str(error)
         wrong, part = self._broadcast_json("scatter", (wrong, part), root, timeout)
         if wrong is not None:
             raise UsageError(wrong)
         kind, shape = part
+        if counts is not None:
+            lengths = Lengths(COLLECTIVES["scatter"], self.size, counts)
+            output = Kind(*kind).new([lengths.of_arrays(COLLECTIVES["scatter"], self.rank)[1]])
+            self._uneven(_SCATTER, array, output, None, root, algorithm, False, timeout, dtype, lengths)
+            return output
         output = Kind(*kind).new(shape)
         self._call(_SCATTER, array, output, None, root, algorithm, False, timeout, dtype)
         return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -46,6 +47,13 @@ def number_in(array: np.ndarray[Any, Any], like: Any) -> Any:
 def output_for(call: str, array: Any, ranks: int) -> Any:
     """A new array for the result of a collective on `array`: of its kind, its type and its device."""
     return new_like(call, array, _result_shape(call, shape_of(array), ranks))
+
+
+def output_of_length(call: str, array: Any, elements: int) -> Any:
+    """The same, with this many elements: in rows like those of `array`, if they make whole ones."""
+    rest = tuple(shape_of(array))[1:]
+    row = prod(rest)
+    return new_like(call, array, (elements // row, *rest) if row and elements % row == 0 else (elements,))
 
 
 def _result_shape(call: str, shape: Sequence[int], ranks: int) -> tuple[int, ...]:

@@ -7,11 +7,10 @@ come to the call.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
-from ..division import chunk_bounds
+from ..division import Division
 from ..engines.buffer import Buffer
 from ..engines.engine import Call
 from ..engines.taken import elements_of
@@ -64,8 +63,8 @@ def compose(
     array = source or target
     assert array is not None
     item, areas_used, seen = array.dtype.itemsize, state.area, list(state.seen)
-    bounds = chunk_bounds(elements_of(call, source, target, size), program.chunks).tolist()
-    longest = max(end - start for start, end in pairwise(bounds))
+    division = Division(size, program.chunks, elements_of(call, source, target, rank, size), call.counts)
+    longest = division.longest
     segment, segments = longest, 1
     if program.work_slots and longest:
         step = ALIGNED // item
@@ -91,7 +90,8 @@ def compose(
         given = source if space == INPUT else target
         assert given is not None and (owner == rank or places.reached is not None)
         pointer = given.pointer if places.reached is None else places.reached.pointers[space != INPUT][owner]
-        return int(pointer + (bounds[index] - bounds[program.origins[owner][space != INPUT]] + start) * item)
+        bounds, origin = division.bounds(owner, space != INPUT), program.origins[owner][space != INPUT]
+        return int(pointer + (bounds[index] - bounds[origin] + start) * item)
 
     batch.write(places.words[rank] + rank * WORD_BYTES, 1)  # for the hosts: whose stream has come to the call
     for peer in range(size):
@@ -111,7 +111,7 @@ def compose(
             if number >= 2:
                 for peer, count in one.reuse:
                     wait(peer, here - 2 * program.stride + count)
-            length = bounds[one.length_of + 1] - bounds[one.length_of]
+            length = division.length(one.length_of)
             start = min(length, number * segment)
             elements = min(length, start + segment) - start
             if one.sources and elements:

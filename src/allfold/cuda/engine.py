@@ -104,7 +104,7 @@ class Stream(Engine):
         if call.algorithm is not None or (call.op is not None and not call.op.is_builtin):
             return ways.prepare(call, source, target)
         places = (source and source.place, target and target.place)
-        key = (call.collective, call.op and call.op.name, call.root, call.timeout, *places)
+        key = (call.collective, call.op and call.op.name, call.root, call.timeout, call.counts, *places)
         return ways.remembered.get(key) or ways.remember(key, ways.prepare(call, source, target))
 
     def on_gpu(self, context: int | None = None, timeout: float | None = None) -> Ways:

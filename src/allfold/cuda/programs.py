@@ -91,8 +91,11 @@ def check_overlap(call: Call, source: Buffer | None, target: Buffer | None, rank
     if source is None or target is None:
         return
     shorter, longer = sorted((source, target), key=lambda array: array.bytes)
+    before = rank * shorter.bytes
+    if call.counts is not None and not call.counts.exchanges:
+        before = int(call.counts.table[:rank].sum()) * source.dtype.itemsize
     if shorter.overlaps(longer) and (
-        COLLECTIVES[call.collective].exchanges or shorter.pointer != longer.pointer + rank * shorter.bytes
+        COLLECTIVES[call.collective].exchanges or shorter.pointer != longer.pointer + before
     ):
         raise UsageError(
             f"{call.collective}: the input and the output overlap, and not in the rank's own part; give it another output"

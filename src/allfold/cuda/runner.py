@@ -133,7 +133,7 @@ class Runner:
     ) -> Signature:
         array = source or target
         assert array is not None
-        elements = elements_of(call, source, target, self.engine.size)
+        elements = elements_of(call, source, target, self.engine.rank, self.engine.size)
         return Signature.of(call, array.dtype, elements, schedule, place)
 
     def check(self, name: str, signature: bytes) -> None:

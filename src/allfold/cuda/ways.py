@@ -27,7 +27,7 @@ from ..engines.shared_memory.engine import SharedMemory
 from ..engines.taken import elements_of
 from ..errors import DeviceError, RankLost
 from ..ops import OPS
-from ..proved import schedule_of
+from ..proved import check_uneven, schedule_of
 from ..registry import AnyAlgorithm, find_algorithm
 from ..schedules import Schedule
 from .batch import Batch
@@ -91,12 +91,17 @@ class Ways:
         named = None if call.algorithm is None else self._built(call, call.algorithm)
         if named is not None and not isinstance(call.algorithm, str):
             call = call._replace(algorithm=named)
+        if call.counts is not None and named is not None:
+            check_uneven(call.collective, named, self.staging.engine.size, named.root)
         if runner is None or array is None:
             return self.staging.prepare(call, source, target)
         # Of the whole buffer: a root may have more of it than the others, and all must go the same way.
-        bytes = elements_of(call, source, target, runner.engine.size) * array.dtype.itemsize
+        engine = runner.engine
+        bytes = elements_of(call, source, target, engine.rank, engine.size) * array.dtype.itemsize
         if bytes > (STAGED_UP_TO if self.takes_turns else 0):
-            reached = runner.blocks.find(source, target) if has_alike(COLLECTIVES[call.collective]) else None
+            # With lengths of their own, arrays of one rank may lie in a block and those of another not.
+            alike = has_alike(COLLECTIVES[call.collective]) and call.counts is None
+            reached = runner.blocks.find(source, target) if alike else None
             built = named or self._built(call, self._choice(call, bytes, reached is not None))
             if runner.can_run(call, array.dtype.name, built, reached):
                 return runner.prepare(call, source, target, built, reached)

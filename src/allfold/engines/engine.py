@@ -27,6 +27,7 @@ import numpy as np
 
 from .. import _native
 from ..collectives import COLLECTIVES
+from ..division import Lengths
 from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..fabrics.fabric import Board
 from ..ops import Op
@@ -58,6 +59,7 @@ class Call(NamedTuple):
     algorithm: AnyAlgorithm | None = None  # None: the engine's choice, the same on every rank
     timeout: float | None = None  # None: the engine's
     dtype: str | None = None  # of the elements, where the arrays do not say it (bfloat16 in uint16)
+    counts: Lengths | None = None  # of the slices, where they differ
 
 
 class Entry(Protocol):
@@ -74,6 +76,7 @@ class Entry(Protocol):
         async_op: bool,
         timeout: float | None,
         dtype: str | None,
+        counts: Lengths | None = None,
         /,
     ) -> Any: ...
 

@@ -20,9 +20,9 @@ from .engine import Call
 
 _COLLECTIVES, _DTYPES, _OPS = tuple(COLLECTIVES), tuple(DTYPES), tuple(OPS)
 _CUSTOM = 255
-_PACKED = struct.Struct("=QQQiBBBx32s16sQ")
+_PACKED = struct.Struct("=QQQiBBBxI28s16sQ")
 _DIGESTED = struct.Struct("=8Q16xQ")  # the name of a custom operation is part of that operation's own digest
-_ALGORITHM_BYTES, _OP_BYTES = 31, 15  # of a name; a zero follows
+_ALGORITHM_BYTES, _OP_BYTES = 27, 15  # of a name; a zero follows
 _MIX, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 
 PACKED_BYTES = _PACKED.size
@@ -42,6 +42,7 @@ class Signature(NamedTuple):
     root: int = 0
     algorithm: str = ""  # as the caller named it; "" where the engine chooses
     schedule: int = 0  # the first bytes of its digest; 0 where the engine chooses on the way
+    counts: int = 0  # the digest of the lengths of slices; 0 where all are equally long
     place: int = 0  # of arrays in a GPU's memory; 0 for others
 
     @classmethod
@@ -60,6 +61,7 @@ class Signature(NamedTuple):
             call.root if COLLECTIVES[call.collective].rooted else 0,
             _cut(name or "", _ALGORITHM_BYTES),
             0 if schedule is None else int.from_bytes(schedule.digest[:8], "little"),
+            0 if call.counts is None else call.counts.digest,
             place,
         )
 
@@ -73,6 +75,7 @@ class Signature(NamedTuple):
             _COLLECTIVES.index(self.collective),
             _DTYPES.index(self.dtype),
             _CUSTOM if self.custom else _OPS.index(self.op) if self.op else 0,
+            self.counts,
             self.algorithm.encode(),
             self.op.encode() if self.custom else b"",
             self.place,
@@ -80,10 +83,11 @@ class Signature(NamedTuple):
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Signature:
-        elements, schedule, custom, root, collective, dtype, op, algorithm, name, place = _PACKED.unpack(packed)
+        elements, schedule, custom, root, collective, dtype, op, counts, algorithm, name, place = _PACKED.unpack(packed)
         promise = COLLECTIVES[_COLLECTIVES[collective]]
         op_name = "" if not promise.takes_op else _text(name) if custom else _OPS[op]
-        return cls(promise.name, _DTYPES[dtype], elements, op_name, custom, root, _text(algorithm), schedule, place)
+        known = promise.name, _DTYPES[dtype], elements, op_name, custom, root, _text(algorithm), schedule, counts, place
+        return cls(*known)
 
     @property
     def digest(self) -> int:
@@ -105,6 +109,8 @@ class Signature(NamedTuple):
             words.append(f"custom operation {self.op}" if self.custom else self.op)
         if promise is not None and promise.rooted:
             words.append(f"root {self.root}")
+        if self.counts:
+            words.append("in uneven parts")
         if self.algorithm:
             words.append(f"by {self.algorithm}")
         if self.place:
@@ -123,16 +129,18 @@ def difference(calls: Mapping[int, Signature], absent: Sequence[int] = ()) -> st
     """The sentence about ranks that differ, given their calls: `all_reduce: rank 0 called it with …, rank 1 with …`."""
     named = {one.collective for one in calls.values()}
     (name,) = named if len(named) == 1 and all(COLLECTIVES[one].carries_data for one in named) else {""}
-    # Digests distinguish two schedules with the same name, and also two operations.
+    # Digests distinguish two schedules with the same name, and also two operations, and lengths with the same sum.
     alike: dict[str, Signature] = {}
     for one in calls.values():
         alike.setdefault(one.words, one)
     same_operations = all(one.custom == alike[one.words].custom for one in calls.values())
+    same_counts = all(one.counts == alike[one.words].counts for one in calls.values())
     same_schedules = all(one.schedule == alike[one.words].schedule for one in calls.values())
     groups: dict[str, list[int]] = {}
     for rank, one in sorted(calls.items()):
         what = one.arguments if name else one.words
         what += "" if same_operations else f" (operation {one.custom & 0xFFFFFFFF:08x})"
+        what += "" if same_counts else f" (counts {one.counts:08x})"
         what += "" if same_schedules else f" (schedule {one.schedule & 0xFFFFFFFF:08x})"
         groups.setdefault(what, []).append(rank)
     text = called(name, groups)

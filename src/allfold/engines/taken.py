@@ -8,7 +8,7 @@ from ..collectives import COLLECTIVES
 from ..dtypes import DTYPES, Dtype
 from ..errors import UsageError
 from ..ops import check_supported
-from ..proved import check_rank_order, schedule_of
+from ..proved import check_rank_order, check_uneven, schedule_of
 from ..registry import AnyAlgorithm
 from ..schedules import Schedule
 from .buffer import Buffer, Flat
@@ -28,10 +28,10 @@ class Taken(NamedTuple):
     output: Flat | None
 
 
-def take(call: Call, ranks: int, algorithm: AnyAlgorithm | None) -> Taken:
+def take(call: Call, rank: int, ranks: int, algorithm: AnyAlgorithm | None) -> Taken:
     """`algorithm`: the one to run, if it is known already."""
     input, output = buffers_of(call)
-    elements = elements_of(call, input, output, ranks)
+    elements = elements_of(call, input, output, rank, ranks)
     given = input or output
     dtype = DTYPES["uint8"] if given is None else given.dtype
     if input is not None and output is not None and input.overlaps(output):
@@ -47,6 +47,8 @@ def take(call: Call, ranks: int, algorithm: AnyAlgorithm | None) -> Taken:
         schedule = schedule_of(call.collective, algorithm, ranks, root)
         if call.op is not None:
             check_rank_order(call.collective, schedule, ranks, root, call.op)
+        if call.counts is not None:
+            check_uneven(call.collective, schedule, ranks, root)
     arrays = (None if one is None else one.in_main_memory(call.collective) for one in (input, output))
     return Taken(call, Signature.of(call, dtype, elements, schedule), schedule, dtype, elements, *arrays)
 
@@ -60,9 +62,13 @@ def buffers_of(call: Call) -> tuple[Buffer | None, Buffer | None]:
     )
 
 
-def elements_of(call: Call, input: Buffer | None, output: Buffer | None, ranks: int) -> int:
+def elements_of(call: Call, input: Buffer | None, output: Buffer | None, rank: int, ranks: int) -> int:
     """The elements of the whole buffer; raises if the types or the lengths of the two do not go together."""
     if input is not None and output is not None and input.dtype != output.dtype:
         raise UsageError(f"{call.collective}: the input is {input.dtype}, the output {output.dtype}")
-    lengths = (None if one is None else one.elements for one in (input, output))
-    return COLLECTIVES[call.collective].whole(ranks, *lengths)
+    given, taken = (None if one is None else one.elements for one in (input, output))
+    promise = COLLECTIVES[call.collective]
+    if call.counts is None:
+        return promise.whole(ranks, given, taken)
+    call.counts.check(promise, rank, given, taken)
+    return call.counts.elements

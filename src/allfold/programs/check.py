@@ -247,7 +247,7 @@ def _check_results(programs: Programs, when: Ints, state: State) -> None:
     faults = {
         "an instruction folds different pieces of data": mixed,
         "an instruction reads what nobody has written": held == NOTHING,
-        "an instruction has another length than its data": held % schedule.chunks != programs.length_of,
+        "an instruction has another length than its data": held != programs.length_of,
         "an average divides in the wrong place": complete != programs.complete,
     }
     found = [(int(when[at].min()), what) for what, at in faults.items() if at.any()]

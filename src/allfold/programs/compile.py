@@ -31,7 +31,7 @@ class Programs:
     """The programs of all ranks. Instruction i of rank r is row `starts[r] + i` of every table.
 
     A slot is `space · width + index`; in the spaces INPUT and OUTPUT the index is the chunk. `length_of` names the
-    chunk whose length the instruction handles (what travels keeps its length wherever it lies). `complete` marks
+    datum whose length the instruction handles (what travels keeps its length wherever it lies). `complete` marks
     instructions whose result holds every rank's contribution: there an average divides.
     """
 
@@ -113,7 +113,7 @@ def compile(
         width=versions.width,
         starts=made.starts,
         step=made.step,
-        length_of=versions.datum[made.version] % schedule.chunks,
+        length_of=versions.datum[made.version].astype(np.int64),
         complete=versions.complete[made.version] & reduces,
         sources=sources,
         destinations=destinations,

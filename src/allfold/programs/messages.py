@@ -41,7 +41,7 @@ class ChunkPlace(NamedTuple):
 
 
 class ProgramMessage(NamedTuple):
-    """What one rank sends to another in one step: one part per chunk. `lengths`: the chunks that parts are as long as.
+    """What one rank sends to another in one step: one part per chunk. `lengths`: the data that parts are as long as.
 
     `places`: where the sender has the parts; `into`: where the receiver puts them, if not into memory of their own.
     """
@@ -172,7 +172,7 @@ class _Lowering:
         step, before = self.state.step, self.state.datum.copy()
         folds = self.state.advance()
         starts, operands, targets = folds.starts.tolist(), folds.operands.tolist(), folds.target.tolist()
-        chunks, reduces = self.schedule.chunks, self.schedule.promise.reduces
+        reduces = self.schedule.promise.reduces
         carried: dict[tuple[int, int], set[int]] = defaultdict(set)
         for number, target in enumerate(targets):
             rank, cells = target // self.width, operands[starts[number] : starts[number + 1]]
@@ -180,11 +180,11 @@ class _Lowering:
                 if cell // self.width != rank:
                     carried[cell // self.width, rank].add(cell)
             complete = len(cells) > 1 and reduces and int(self.state.count[target]) == self.schedule.ranks
-            length = int(self.state.datum[target]) % chunks
+            length = int(self.state.datum[target])
             self.steps[rank][step].folds.append(_Fold(cells, target, length, complete))
         for (source, destination), some in sorted(carried.items()):
             number, cells = len(self.messages), sorted(some)
-            lengths = tuple(int(before[cell]) % chunks for cell in cells)
+            lengths = tuple(int(before[cell]) for cell in cells)
             self.messages.append(ProgramMessage(source, destination, step, lengths, (), ()))
             self.cells.append(tuple(cells))
             self.steps[source][step].sends.append(number)
@@ -240,7 +240,7 @@ class _RankProgram:
             home = ChunkPlace(OUTPUT, cell % whole.width)
             if whole.wanted[cell] and self.lies[cell] != home:
                 yield from self._free(home)
-                length = int(whole.state.datum[cell]) % whole.schedule.chunks
+                length = int(whole.state.datum[cell])
                 yield Instruction(Kind.FOLD, sources=(self.lies[cell],), destination=home, length_of=length)
         for place in list(self.leaving):
             yield from self._free(place)
@@ -302,7 +302,11 @@ class _RankProgram:
                 return ()
             target = uses[0].target
             place = self._home(target)
-            if place.space != OUTPUT or place.at != length or last_use.get(place, -1) >= now:
+            if (
+                place.space != OUTPUT
+                or place.at != length % self.whole.schedule.chunks
+                or last_use.get(place, -1) >= now
+            ):
                 return ()
             if any(target in one.targets for one in between):
                 return ()
@@ -418,7 +422,8 @@ class _Follower:
             for place, length in zip(message.into, message.lengths, strict=bool(message.into)):
                 self._free_to_write(place, length)
                 self.arriving.add(place)
-            if any(place != (OUTPUT, message.lengths[0] + i, 0) for i, place in enumerate(message.into)):
+            first = message.lengths[0] % self.made.schedule.chunks
+            if any(place != (OUTPUT, first + i, 0) for i, place in enumerate(message.into)):
                 raise self.wrong("receives into places that are not side by side")
         elif one.kind == Kind.SEND:
             begun[one.message] = [
@@ -446,14 +451,14 @@ class _Follower:
         if place in self.arriving or place not in self.holds:
             raise self.wrong(f"reads {place}, which holds nothing yet")
         value = self.holds[place]
-        if value[0] % self.made.schedule.chunks != length_of:
-            raise self.wrong(f"takes chunk {value[0] % self.made.schedule.chunks} to be as long as chunk {length_of}")
+        if value[0] != length_of:
+            raise self.wrong(f"takes datum {value[0]} to be as long as datum {length_of}")
         return value
 
     def _write(self, place: ChunkPlace, value: Value, length_of: int) -> None:
         self._free_to_write(place, length_of)
-        if value[0] % self.made.schedule.chunks != length_of:
-            raise self.wrong(f"writes chunk {value[0] % self.made.schedule.chunks} as if it were chunk {length_of}")
+        if value[0] != length_of:
+            raise self.wrong(f"writes datum {value[0]} as if it were datum {length_of}")
         self.holds[place] = value
 
     def _free_to_write(self, place: ChunkPlace, length_of: int) -> None:
@@ -461,7 +466,7 @@ class _Follower:
             raise self.wrong(f"writes to {place}, which is not its own")
         chunks = length_of % self.part, place.at % self.part
         if place.space == OUTPUT and chunks[0] != chunks[1] and longer_by(*chunks, self.part) is not None:
-            raise self.wrong(f"writes chunk {length_of} to {place}, which can be shorter")
+            raise self.wrong(f"writes datum {length_of} to {place}, which can be shorter")
         if self.leaving[place] or place in self.arriving:
             raise self.wrong(f"writes to {place} while a message is in it")
 

@@ -32,7 +32,7 @@ class Agreement:
 
     def describe(self, job: Job) -> None:
         """Find the bytes that are sent and compared, once the call has its number."""
-        job.take(self._roster.size)
+        job.take(self._roster.rank, self._roster.size)
         known = self._known.get(job.signature)
         if known is None:
             if len(self._known) > _MOST_KNOWN:
@@ -67,7 +67,7 @@ class Agreement:
     def _explain(self, job: Job, error: MismatchError | None = None) -> None:
         """The ranks of the island make different calls, and all of them know: say which."""
         mine = self._roster.mine
-        job.take(self._roster.size)
+        job.take(self._roster.rank, self._roster.size)
         own = np.frombuffer(job.signature.packed(), np.uint8)
         table = np.empty((len(mine), PACKED_BYTES), np.uint8)
         try:

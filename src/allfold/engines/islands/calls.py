@@ -92,7 +92,7 @@ class Calls:
         membership = self._membership
         job = Job(call, self._roster.timeout if call.timeout is None else call.timeout, prepared)
         if prepared is None:
-            job.take(self._roster.size)
+            job.take(self._roster.rank, self._roster.size)
         try:
             self.check_open(call.collective, range(self._roster.size))
         except RankLost as error:

@@ -46,10 +46,10 @@ class Job:
         self.call, self.limit, self.prepared = call, limit, prepared
         self.deadline = time.monotonic() + limit
 
-    def take(self, ranks: int) -> None:
-        """Take the arrays of a call between this many ranks; errors of the caller are raised here."""
+    def take(self, rank: int, ranks: int) -> None:
+        """Take the arrays of a call of this rank, of this many; errors of the caller are raised here."""
         if self._taken is None:
-            self._taken = take(self.call, ranks, self.call.algorithm)
+            self._taken = take(self.call, rank, ranks, self.call.algorithm)
             _, self.signature, self.named, self.dtype, self.elements, self.input, self.output = self._taken
 
     @property

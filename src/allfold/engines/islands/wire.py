@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...division import chunk_bounds
+from ...division import Division
 from ...dtypes import Dtype
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ...ops import Op
@@ -116,7 +116,7 @@ class Run:
         tag: int,
         input: Flat | None,
         output: Flat | None,
-        elements: int,
+        division: Division,
         dtype: Dtype,
         fold: Folding,
         left: Callable[[], float],
@@ -128,18 +128,16 @@ class Run:
         self._taken: list[Bytes] = []
         self._itemsize, self._carrier = dtype.itemsize, dtype.carrier
         schedule = made.schedule
-        self._bounds: list[int] = chunk_bounds(elements, schedule.chunks).tolist()
-        # An array may hold one slice only: its own rank's.
-        part = schedule.chunks // schedule.promise.slices(schedule.ranks)
-        own = self._bounds[rank * part] if schedule.promise.sliced else 0
-        if not schedule.promise.carries_data:  # a barrier has chunks, but no arrays
+        promise, part = schedule.promise, schedule.chunks // schedule.promise.slices(schedule.ranks)
+        self._length = division.length
+        if not promise.carries_data:  # a barrier has chunks, but no arrays
             input = output = np.empty(0, dtype.carrier)
-        self._arrays = {INPUT: (input, 0), OUTPUT: (output, 0)}
-        for space, array in ((INPUT, input), (OUTPUT, output)):
-            if array is not None and array.size < elements:
-                self._arrays[space] = (array, own)
-        longest = -(-elements // schedule.chunks)
-        self._slots = [self._take(longest).view(dtype.carrier) for _ in range(made.work_slots[rank])]
+        # An array may hold one slice only: its own rank's.
+        self._arrays = {}
+        for space, array, holds in ((INPUT, input, promise.starts), (OUTPUT, output, promise.ends)):
+            bounds = division.bounds(rank, of_output=space == OUTPUT)
+            self._arrays[space] = array, bounds, bounds[rank * part] if holds.sliced else 0
+        self._slots = [self._take(division.longest).view(dtype.carrier) for _ in range(made.work_slots[rank])]
         self._arrived: dict[int, list[Flat]] = {}
         self._receives: dict[int, Transfer] = {}
         self._sends: dict[int, tuple[Transfer, Any]] = {}
@@ -184,17 +182,14 @@ class Run:
         self._taken.append(self._memory.take(elements * self._itemsize))
         return self._taken[-1]
 
-    def _length(self, chunk: int) -> int:
-        return self._bounds[chunk + 1] - self._bounds[chunk]
-
     def _view(self, place: ChunkPlace, length_of: int) -> Flat:
         length = self._length(length_of)
         if place.space == WORK:
             return self._slots[place.at][:length]
         if place.space in self._arrays:
-            array, shift = self._arrays[place.space]
+            array, bounds, shift = self._arrays[place.space]
             assert array is not None
-            start = self._bounds[place.at] - shift
+            start = bounds[place.at] - shift
             return array[start : start + length]
         return self._arrived[place.at][place.part]
 
@@ -203,9 +198,9 @@ class Run:
         message = self._made.messages[number]
         lengths = [self._length(chunk) for chunk in message.lengths]
         if message.into and sum(lengths):
-            array, shift = self._arrays[OUTPUT]
+            array, bounds, shift = self._arrays[OUTPUT]
             assert array is not None
-            start = self._bounds[message.into[0].at] - shift
+            start = bounds[message.into[0].at] - shift
             return _as_bytes(array[start : start + sum(lengths)])
         # Nothing at all is one byte, so that there is something to wait for.
         memory = self._take(sum(lengths)) if sum(lengths) else np.empty(1, np.uint8)
@@ -221,11 +216,12 @@ class Run:
         if not total:
             return np.zeros(1, np.uint8)
         first, *others = message.places
-        array, shift = self._arrays.get(first.space, (None, 0))
+        array, bounds, shift = self._arrays.get(first.space, (None, [], 0))
         side_by_side = all(place == (first.space, first.at + 1 + number, 0) for number, place in enumerate(others))
-        in_place = all(place.at == chunk for place, chunk in zip(message.places, message.lengths, strict=True))
+        chunks = (datum % self._made.schedule.chunks for datum in message.lengths)
+        in_place = all(place.at == chunk for place, chunk in zip(message.places, chunks, strict=True))
         if array is not None and side_by_side and in_place:
-            start = self._bounds[first.at] - shift
+            start = bounds[first.at] - shift
             return _as_bytes(array[start : start + total])
         return _as_bytes(parts[0] if len(parts) == 1 else np.concatenate(parts))
 

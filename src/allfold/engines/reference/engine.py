@@ -52,7 +52,7 @@ class Reference(Engine):
     def run(self, call: Call, async_op: bool) -> Background | None:
         # One that folds from rank 0 up, as `algorithm=None` does everywhere.
         driver_or_direct = "driver" if COLLECTIVES[call.collective].rooted else "direct"
-        taken = take(call, self.size, call.algorithm or driver_or_direct)
+        taken = take(call, self.rank, self.size, call.algorithm or driver_or_direct)
         number, ticket = self._meeting.come(self.rank, taken, self._perform)
         if async_op:
             return Background(ticket)
@@ -95,7 +95,7 @@ class Reference(Engine):
             return
         inputs = [one.output if promise.in_place else one.input for one in calls]
         op = first.call.op
-        results = replay(first.schedule, inputs, "sum" if op is None else op, first.dtype.name)
+        results = replay(first.schedule, inputs, "sum" if op is None else op, first.dtype.name, first.call.counts)
         for one, result in zip(calls, results, strict=True):
             if result is not None and one.output is not None:
                 one.output[...] = result

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...collectives import NOTHING
-from ...division import chunk_bounds
+from ...division import Division, Lengths
 from ...dtypes import Array, Dtype, describe, find_dtype, narrow
 from ...errors import ScheduleError, UsageError
 from ...ops import Function, Op, check_average, check_supported, find_op
@@ -30,7 +30,11 @@ Shape = tuple[int, ...]
 
 
 def replay(
-    schedule: Schedule, inputs: Inputs = None, op: str | Op | Function = "sum", dtype: object = None
+    schedule: Schedule,
+    inputs: Inputs = None,
+    op: str | Op | Function = "sum",
+    dtype: object = None,
+    counts: object = None,
 ) -> list[Array | None]:
     """What every rank has in the end; see `Replay`.
 
@@ -38,7 +42,7 @@ def replay(
     >>> af.replay(schedule, [np.array([1, 2]), np.array([10, 20])])
     [array([11]), array([22])]
     """
-    return Replay(schedule, inputs, op, dtype).outputs()
+    return Replay(schedule, inputs, op, dtype, counts).outputs()
 
 
 class Replay:
@@ -50,6 +54,9 @@ class Replay:
 
     `dtype` is that of the inputs unless given. It must be given for bfloat16, whose data is passed as arrays of uint16.
 
+    `counts`: the lengths of the slices, where they differ; arrays are flat then. One per rank, or for all_to_all one row
+    per rank: what it sends to each rank.
+
     >>> replay = af.Replay(af.schedule("all_reduce", "ring", ranks=2), [np.array([1, 2]), np.array([10, 20])])
     >>> folds = replay.advance()
     >>> replay.step, replay.row(0)
@@ -59,7 +66,12 @@ class Replay:
     """
 
     def __init__(
-        self, schedule: Schedule, inputs: Inputs = None, op: str | Op | Function = "sum", dtype: object = None
+        self,
+        schedule: Schedule,
+        inputs: Inputs = None,
+        op: str | Op | Function = "sum",
+        dtype: object = None,
+        counts: object = None,
     ) -> None:
         if not isinstance(schedule, Schedule):
             raise UsageError(f"replay: expected a schedule, made by allfold.schedule(...), not {schedule!r}")
@@ -68,7 +80,10 @@ class Replay:
         self.schedule = schedule
         self.op = find_op(op)
         self._state = State(schedule)
-        self.dtype, self._shape, arrays = _take_inputs(schedule, inputs, dtype)
+        self._counts = None
+        if counts is not None:
+            self._counts = counts if isinstance(counts, Lengths) else Lengths(schedule.promise, schedule.ranks, counts)
+        self.dtype, self._shape, arrays = _take_inputs(schedule, inputs, dtype, self._counts)
         if schedule.promise.takes_op:
             check_supported(self.op, self.dtype)
             check_average(schedule.promise, self.op)
@@ -124,7 +139,7 @@ class Replay:
         outputs: list[Array | None] = []
         for rank, row in enumerate(wanted):
             parts = [self._filled(self._number(rank, chunk)) for chunk in np.flatnonzero(row != NOTHING).tolist()]
-            outputs.append(np.concatenate(parts).reshape(self._output_shape()) if parts else None)
+            outputs.append(np.concatenate(parts).reshape(self._output_shape(rank)) if parts else None)
         return outputs
 
     # The data of a step, and where it begins and ends ----------------------------------------------------------------
@@ -140,18 +155,22 @@ class Replay:
     def _divide(self, arrays: list[Array | None]) -> list[Array | None]:
         schedule, width = self.schedule, self._state.width
         elements = int(np.prod(_whole_shape(schedule, self._shape)))
-        bounds = chunk_bounds(elements, schedule.chunks).tolist()
+        division = Division(schedule.ranks, schedule.chunks, elements, self._counts)
+        part = schedule.chunks // schedule.promise.slices(schedule.ranks)
         cells: list[Array | None] = [None] * (schedule.ranks * width)
         for cell in np.flatnonzero(self._state.datum != NOTHING).tolist():
             rank, chunk = divmod(cell, width)
             array = arrays[rank]
             assert array is not None
-            before = rank * array.size if schedule.promise.starts.sliced else 0
+            bounds = division.bounds(rank, of_output=False)
+            before = bounds[rank * part] if schedule.promise.starts.sliced else 0
             cells[cell] = array[bounds[chunk] - before : bounds[chunk + 1] - before]
         return cells
 
-    def _output_shape(self) -> Shape:
+    def _output_shape(self, rank: int) -> Shape:
         shape = self._shape
+        if self._counts is not None:
+            return (self._counts.of_arrays(self.schedule.promise, rank)[1],)
         if self.schedule.promise.ends.sliced:
             return (shape[0] // self.schedule.ranks, *shape[1:])
         return _whole_shape(self.schedule, shape)
@@ -210,7 +229,9 @@ def _whole_shape(schedule: Schedule, shape: Shape) -> Shape:
     return (schedule.ranks * shape[0], *shape[1:]) if shape else (schedule.ranks,)
 
 
-def _take_inputs(schedule: Schedule, inputs: Inputs, dtype: object) -> tuple[Dtype, Shape, list[Array | None]]:
+def _take_inputs(
+    schedule: Schedule, inputs: Inputs, dtype: object, counts: Lengths | None
+) -> tuple[Dtype, Shape, list[Array | None]]:
     """Flat read-only copies of the inputs, with their type and shape; or an error that says which rank passed what."""
     promise, ranks = schedule.promise, schedule.ranks
     given = list(inputs) if inputs is not None else [None] * ranks
@@ -228,9 +249,13 @@ def _take_inputs(schedule: Schedule, inputs: Inputs, dtype: object) -> tuple[Dty
     if lacking:
         raise UsageError(f"{promise.name}: an input is needed of {name_ranks(lacking)}")
     carried = [None if one is None else _carry(promise.name, rank, one, wanted) for rank, one in enumerate(given)]
-    _check_same(promise.name, carried)
+    _check_same(promise.name, carried, counts is None)
     kind, shape = next((one[0], one[1].shape) for one in carried if one is not None)
-    if promise.sliced and not promise.starts.sliced and (not shape or shape[0] % ranks):
+    if counts is not None:
+        for rank, one in enumerate(carried):
+            if one is not None:
+                counts.check_array(promise, rank, True, one[1].size)
+    elif promise.sliced and not promise.starts.sliced and (not shape or shape[0] % ranks):
         raise UsageError(f"{promise.name}: the first axis of {describe(kind, shape)} does not make {ranks} slices")
     used = [None if only_root and rank != schedule.root else one for rank, one in enumerate(carried)]
     return kind, shape, [None if one is None else _frozen(one[1]) for one in used]
@@ -265,11 +290,11 @@ def _carry(collective: str, rank: int, given: Any, wanted: Dtype | None) -> tupl
     raise UsageError(f"{collective}: rank {rank}'s input is {describe(kind, array.shape)}, expected {expected}")
 
 
-def _check_same(collective: str, given: list[tuple[Dtype, Array] | None]) -> None:
+def _check_same(collective: str, given: list[tuple[Dtype, Array] | None], in_shape: bool) -> None:
     groups: dict[str, list[int]] = {}
     for rank, one in enumerate(given):
         if one is not None:
-            groups.setdefault(describe(one[0], one[1].shape), []).append(rank)
+            groups.setdefault(describe(one[0], one[1].shape) if in_shape else str(one[0]), []).append(rank)
     if len(groups) > 1:
         facts = ", ".join(f"{what} on {name_ranks(ranks)}" for what, ranks in groups.items())
         raise UsageError(f"{collective}: the inputs differ: {facts}; all must be alike")

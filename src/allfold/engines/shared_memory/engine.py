@@ -23,7 +23,7 @@ from ...collectives import COLLECTIVES
 from ...dtypes import find_dtype
 from ...errors import MismatchError, UsageError
 from ...ops import Op
-from ...proved import check_rank_order, programs_of
+from ...proved import check_rank_order, check_uneven, programs_of
 from ...registry import Algorithm, AnyAlgorithm, algorithm_of
 from ...wording import name_ranks
 from ..engine import (
@@ -227,8 +227,12 @@ class SharedMemory(Engine):
             number = _OPS[op.name] if op.is_builtin else (_folding(op), op.name, op.digest)
             if not op.commutative:
                 name = self._in_rank_order(call, name, op)
+        counts = None
+        if call.counts is not None:
+            name = self._for_uneven(call, name)
+            counts = call.counts.table.reshape(-1).view(np.uint64), call.counts.digest
         code = _CODES[call.collective]
-        return code, call.input, call.output, number, call.root, name, call.timeout, call.dtype
+        return code, call.input, call.output, number, call.root, name, call.timeout, call.dtype, counts
 
     def calls(self) -> int:
         return self.native.calls()
@@ -378,6 +382,14 @@ class SharedMemory(Engine):
             self._traced[collective, name] = chosen
         self.native.forget(_CODES[collective], name)
 
+    def _for_uneven(self, call: Call, name: str | None) -> str | None:
+        """The name of a call's algorithm, if it can move slices of any length. The rule's choice can."""
+        by_rule = choices(call.collective, self.size)[-1][1]
+        root = call.root if COLLECTIVES[call.collective].rooted else None
+        check_uneven(call.collective, self._algorithm_named(call.collective, name or by_rule), self.size, root)
+        is_tuned = self._tuning.of(call.collective, self.size) is not None
+        return by_rule if name is None and is_tuned else name
+
     def _in_rank_order(self, call: Call, name: str | None, op: Op) -> str | None:
         """The name of a call's algorithm, if it keeps rank order. The rule's choice does; a tuned choice may not."""
         by_rule = choices(call.collective, self.size)[-1][1]
@@ -403,7 +415,7 @@ class Background:
             raise
 
 
-_InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None]
+_InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None, Any]
 
 
 def _folding(op: Op) -> Any:

@@ -40,6 +40,7 @@ def facts(
         "chunks": built.chunks,
         # Signals have no length: each is a slice of its own.
         "slices": built.promise.slices(built.ranks) if built.promise.carries_data else built.chunks,
+        "exchanges": built.promise.exchanges,
         "work_slots": int(programs.work_slots.max(initial=0)),
         "one_area": programs.one_area,
         "segment_bytes": segment,

@@ -27,7 +27,7 @@ def readable(raw: tuple[Any, ...], rank: int, size: int, algorithm_named: Callab
         step=int(programs.step[row]),
         segment=segment,
         instruction=instruction,
-        what=f"{verb}, chunk {int(programs.length_of[row])}",
+        what=f"{verb}, chunk {int(programs.length_of[row]) % programs.schedule.chunks}",
         peers=sorted({peer for peer, _ in sources + programs.destinations.of(row)} - {rank}),
         bytes=bytes,
         start=start,

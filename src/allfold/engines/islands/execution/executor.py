@@ -51,6 +51,8 @@ class Executor:
         agreement.send(job)
         if job.named is not None:
             return self._follow(job, job.named)
+        if job.call.counts is not None:
+            return self._follow(job, "driver" if COLLECTIVES[job.call.collective].rooted else "direct")
         name, parameters = levels.schedule(job)
         if "groups" not in parameters:
             return self._follow(job, name)
@@ -71,7 +73,7 @@ class Executor:
         """Carry out a call by the schedule of an algorithm, as messages between all ranks."""
         levels, promise = self.levels, COLLECTIVES[job.call.collective]
         made = message_programs_of(promise.name, algorithm, levels.size, job.call.root if promise.rooted else None)
-        run = levels.across(job, made, range(levels.size), job.input, job.output, job.elements)
+        run = levels.across(job, made, range(levels.size), job.input, job.output, job.elements, counts=job.call.counts)
         run.start()
         levels.compare(job)
         run.finish()
@@ -90,6 +92,7 @@ class Executor:
             async_op: bool,
             timeout: float | None,
             dtype: str | None,
+            counts: Any = None,
         ) -> Any:
             usual = code == _ALL_REDUCE and algorithm is None and not async_op and type(op) is str and op in _QUICK_OPS
             usual = usual and (vouched or type(target) is np.ndarray)  # others may have to be copied first
@@ -100,7 +103,7 @@ class Executor:
                 if reduce is not None and broadcast is not None:
                     call = Call("all_reduce", output=target, op=OPS[op], timeout=timeout, dtype=dtype)
                     return begin(call, False, (reduce, broadcast))
-            return run(code, source, target, op, root, algorithm, async_op, timeout, dtype)
+            return run(code, source, target, op, root, algorithm, async_op, timeout, dtype, counts)
 
         return enter
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ....division import Division, Lengths
 from ....fabrics.fabric import FOREVER
 from ....ops import OPS, Op
 from ....programs.messages import MessagePrograms
@@ -90,14 +91,14 @@ class Levels:
         output: Flat | None,
         elements: int,
         tag: int | None = None,
+        counts: Lengths | None = None,
     ) -> Run:
         """A message program of some of the ranks."""
         tag = job.tag() if tag is None else tag
         fold = self.folding(job)
         number = list(ranks).index(self.rank)
-        return Run(
-            made, number, ranks, self.links, self._memory, tag, input, output, elements, job.dtype, fold, job.left
-        )
+        memory, dtype, division = self._memory, job.dtype, Division(len(ranks), made.schedule.chunks, elements, counts)
+        return Run(made, number, ranks, self.links, memory, tag, input, output, division, dtype, fold, job.left)
 
     def folding(self, job: Job) -> Folding:
         return folding(job.call.op, job.dtype, self.size)
