@@ -176,6 +176,13 @@ def all_gather_lists(rank: int, size: int) -> None:
     uneven = [full(-1, r + 1) for r in range(size)]
     dist.all_gather(uneven, full(rank, rank + 1))
     assert all(torch.equal(output, full(r, r + 1)) for r, output in enumerate(uneven))
+    lengths = [100_000 * (r % 2) for r in range(size)]  # some are empty
+    for kind in (torch.int32, torch.float8_e5m2):
+        views = list(torch.ones(sum(lengths)).to(kind).split(lengths))
+        for outputs in (views, [view.clone() for view in views]):
+            dist.all_gather(outputs, torch.full((lengths[rank],), rank).to(kind), async_op=True).wait()
+            for r, output in enumerate(outputs):
+                assert torch.equal(output.to(torch.float32), full(r, lengths[r]))
     lists = [[full(-1, 2), full(-1, 3)] for _ in range(size)]
     dist.all_gather_coalesced(lists, [full(rank, 2), full(rank + 10, 3)])
     assert all(torch.equal(b, full(r + 10, 3)) and torch.equal(a, full(r, 2)) for r, (a, b) in enumerate(lists))
@@ -227,6 +234,12 @@ def all_to_all_every_way(rank: int, size: int) -> None:
     tensor, output = full(rank, sum(splits), 2), full(-1, sum(splits), 2)
     dist.all_to_all_single(output, tensor, splits, splits)
     assert output[:, 1].tolist() == [r for r in range(size) for _ in range(splits[r])]
+    # Rank r sends rank s r·s rows of a type that the engine moves as bytes: rank 0 sends nothing, and gets nothing.
+    splits_of_bytes = [1000 * rank * r for r in range(size)]
+    tensor = full(rank, sum(splits_of_bytes), 2).to(torch.float8_e4m3fn)
+    output = torch.empty_like(tensor)
+    dist.all_to_all_single(output, tensor, splits_of_bytes, splits_of_bytes, async_op=True).wait()
+    assert output[:, 1].to(torch.int64).tolist() == [r for r in range(size) for _ in range(1000 * rank * r)]
     for lengths in (splits, [3] * size, [100_000] * size, [0] * size):
         outputs = [full(-1, length) for length in lengths]
         dist.all_to_all(outputs, [full(10 * rank + r, length) for r, length in enumerate(lengths)])

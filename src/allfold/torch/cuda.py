@@ -28,6 +28,7 @@ from ..cuda.driver import refuse_capture
 from ..cuda.engine import Stream
 from ..cuda.runner import Again
 from ..cuda.ways import Ways
+from ..division import Lengths
 from ..engines.buffer import Buffer
 from ..engines.engine import Call
 from ..errors import CollectiveTimeout, DeviceError
@@ -120,15 +121,16 @@ class Gpu(Device):
         op: str | None = None,
         root: int = 0,
         timeout: float | None = None,
+        counts: Lengths | None = None,
     ) -> None:
         given = source if target is None else target
         assert given is not None  # barriers are made by the host
         if given.is_cpu:
             # What the ranks tell each other before the call, on the host.
-            self._host.in_turn(lambda: self._host.call(name, source, target, op, root, timeout))
+            self._host.in_turn(lambda: self._host.call(name, source, target, op, root, timeout, counts))
             return
         ways = self.ways_on(given.device)
-        ways.launch(_prepared(ways, name, source, target, op, root, timeout), None, False)
+        ways.launch(_prepared(ways, name, source, target, op, root, timeout, counts), None, False)
 
     def ways_on(self, device: torch.device) -> Ways:
         """Made by all ranks together, in the first call on a GPU."""
@@ -177,8 +179,9 @@ def _prepared(
     op: str | None,
     root: int,
     seconds: float | None,
+    counts: Lengths | None = None,
 ) -> Again:
-    call = Call(name, op=None if op is None else OPS[op], root=root, timeout=seconds)
+    call = Call(name, op=None if op is None else OPS[op], root=root, timeout=seconds, counts=counts)
     return ways.prepare(call, _buffer(name, source, False), _buffer(name, target, True))
 
 

@@ -6,16 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..collectives import COLLECTIVES
 from ..communicator.communicator import Communicator
 from ..communicator.messages import Pending
+from ..division import Lengths
 from ..errors import UsageError
 from .tensors import as_moved, check_reducible, is_plain, plain, to_dlpack
 
 _NAMES = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")  # as torch's RedOpType counts them
+Counts = list[int] | list[list[int]]
 _PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
 
 
@@ -73,6 +77,7 @@ class Device(ABC):
         op: str | None = None,
         root: int = 0,
         timeout: float | None = None,
+        counts: Lengths | None = None,
     ) -> None:
         """One call of the engine on plain tensors; in-place collectives have their tensor as the target."""
 
@@ -110,17 +115,29 @@ class Device(ABC):
         if self.rank != root:
             bring_home(work, tensor)
 
-    def all_gather(self, tensor: Tensor, output: Tensor, timeout: float | None = None) -> None:
-        self._into("all_gather", tensor, output, timeout=timeout)
+    # `counts`: the elements of the parts, where they differ; of an all_to_all, those of all ranks.
 
-    def all_to_all(self, tensor: Tensor, output: Tensor, timeout: float | None = None) -> None:
-        self._into("all_to_all", tensor, output, timeout=timeout)
+    def all_gather(
+        self, tensor: Tensor, output: Tensor, timeout: float | None = None, counts: Counts | None = None
+    ) -> None:
+        self._into("all_gather", tensor, output, counts, timeout=timeout)
+
+    def all_to_all(
+        self, tensor: Tensor, output: Tensor, timeout: float | None = None, counts: Counts | None = None
+    ) -> None:
+        self._into("all_to_all", tensor, output, counts, timeout=timeout)
 
     def reduce_scatter(
-        self, tensor: Tensor, output: Tensor, reduction: Reduction, timeout: float | None = None
+        self,
+        tensor: Tensor,
+        output: Tensor,
+        reduction: Reduction,
+        timeout: float | None = None,
+        counts: Counts | None = None,
     ) -> None:
         check_reducible("reduce_scatter", tensor)
-        self._into("reduce_scatter", _contribution(tensor, reduction), output, op=reduction.name, timeout=timeout)
+        work = _contribution(tensor, reduction)
+        self._into("reduce_scatter", work, output, counts, op=reduction.name, timeout=timeout)
 
     def gather(self, tensor: Tensor, output: Tensor | None, root: int, timeout: float | None = None) -> None:
         self._into("gather", tensor, output, root=root, timeout=timeout)
@@ -128,9 +145,15 @@ class Device(ABC):
     def scatter(self, output: Tensor, tensor: Tensor | None, root: int, timeout: float | None = None) -> None:
         self._into("scatter", tensor, output, root=root, timeout=timeout)
 
-    def _into(self, name: str, tensor: Tensor | None, output: Tensor | None, **how: Any) -> None:
+    def _into(
+        self, name: str, tensor: Tensor | None, output: Tensor | None, counts: Counts | None = None, **how: Any
+    ) -> None:
         work = None if output is None else plain(output)
         source, target = (None if one is None else as_moved(plain(one)) for one in (tensor, work))
+        if counts is not None:
+            assert output is not None and target is not None
+            moved = np.asarray(counts, np.int64) * (output.element_size() // target.element_size())  # as bytes, perhaps
+            how["counts"] = Lengths(COLLECTIVES[name], self.size, moved)
         self.call(name, source, target, **how)
         if work is not None and output is not None:
             bring_home(work, output)

@@ -20,6 +20,7 @@ from .. import _native
 from ..collectives import COLLECTIVES
 from ..communicator.communicator import Communicator
 from ..communicator.handle import Handle
+from ..division import Lengths
 from ..errors import AllfoldError, CollectiveTimeout
 from .device import Device
 from .tensors import is_ready
@@ -88,9 +89,11 @@ class Host(Device):
         op: str | None = None,
         root: int = 0,
         timeout: float | None = None,
+        counts: Lengths | None = None,
     ) -> None:
+        uneven = () if counts is None else (counts,)
         try:
-            self._enter(_CODES[name], source, target, op, root, None, False, timeout, None)
+            self._enter(_CODES[name], source, target, op, root, None, False, timeout, None, *uneven)
         except CollectiveTimeout as error:
             raise GroupTimeout.of(error) from None
 

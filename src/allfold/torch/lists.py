@@ -1,8 +1,8 @@
 """Collectives on lists of tensors, and on parts of unequal length, made of the engine's own.
 
-The engine's collectives take one array, divided equally. A list that lies in one piece is used as it is; small tensors
-are copied into one array and out again; large ones go one by one, straight from and to where they lie. What is decided
-here is decided alike on all ranks, since it follows from lengths that they must agree on.
+The engine's collectives take one array. A list that lies in one piece is used as it is; others are copied into one array
+and out again, except large ones of an all_gather, which go one by one if they are equally long. What is decided here is
+decided alike on all ranks, since it follows from lengths that they must agree on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from .device import Device, Reduction, ints
 from .tensors import as_moved, check_alike, check_length, describe, in_a_row, joined, plain
 
 _SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call
-_PARTS_TAG = 2**31 - 2  # of messages that belong to a collective; torch's own tags are small
 
 
 def all_gather(device: Device, tensor: Tensor, outputs: list[Tensor], timeout: float | None) -> None:
@@ -35,6 +34,14 @@ def all_gather(device: Device, tensor: Tensor, outputs: list[Tensor], timeout: f
             table = tensor.new_empty(device.size * tensor.numel())
             device.all_gather(tensor, table, timeout)
             return _hand_out(table, outputs)
+    else:
+        counts = [output.numel() for output in outputs]
+        table = _table_of(outputs)
+        if table is not None:
+            return device.all_gather(tensor, table, timeout, counts)
+        table = tensor.new_empty(sum(counts))
+        device.all_gather(tensor, table, timeout, counts)
+        return _hand_out(table, outputs)
     own.detach().copy_(tensor.detach().view_as(own) if tensor.shape != own.shape else tensor.detach())
     for root, output in enumerate(outputs):
         device.broadcast(output, root, timeout)
@@ -53,14 +60,8 @@ def reduce_scatter(
             f"reduce_scatter: the output of rank {device.rank} is {describe(output)}, and its place in the input list is "
             f"{describe(own)}"
         )
-    if _is_even(inputs):
-        device.reduce_scatter(_one_piece(inputs), output, reduction, timeout)
-        return
-    for root, tensor in enumerate(inputs):
-        work = plain(tensor).clone()
-        device.reduce(work, root, reduction, timeout)
-        if root == device.rank:
-            output.detach().copy_(work.view_as(output))
+    counts = None if _is_even(inputs) else [one.numel() for one in inputs]
+    device.reduce_scatter(_one_piece(inputs), output, reduction, timeout, counts)
 
 
 def gather(device: Device, tensor: Tensor, outputs: list[Tensor] | None, root: int, timeout: float | None) -> None:
@@ -97,12 +98,13 @@ def all_to_all(device: Device, inputs: list[Tensor], outputs: list[Tensor], time
     check_length("all_to_all", "output list", outputs, device.size)
     check_alike("all_to_all", "input list", inputs, outputs[0])
     check_alike("all_to_all", "output list", outputs, outputs[0])
-    if _agree_on_lengths(device, inputs, outputs, timeout) and _bytes(inputs[0]) <= _SMALL_BYTES:
-        table = inputs[0].new_empty(device.size * inputs[0].numel())
-        device.all_to_all(_one_piece(inputs), table, timeout)
-        _hand_out(table, outputs)
-    else:
-        _send_parts(device, inputs, outputs, timeout)
+    counts = _agree_on_lengths(device, inputs, outputs, timeout)
+    table = _table_of(outputs)
+    if table is not None:
+        return device.all_to_all(_one_piece(inputs), table, timeout, counts)
+    table = inputs[0].new_empty(sum(output.numel() for output in outputs))
+    device.all_to_all(_one_piece(inputs), table, timeout, counts)
+    return _hand_out(table, outputs)
 
 
 def all_to_all_split(
@@ -125,10 +127,7 @@ def all_to_all_split(
     inputs = _parts("input", tensor, splits, device.size)
     work = plain(output)
     outputs = _parts("output", work, output_splits, device.size)
-    if _agree_on_lengths(device, inputs, outputs, timeout):
-        device.all_to_all(tensor, work, timeout)
-    else:
-        _send_parts(device, inputs, outputs, timeout)
+    device.all_to_all(tensor, work, timeout, _agree_on_lengths(device, inputs, outputs, timeout))
     if work is not output:
         output.detach().copy_(work)
 
@@ -153,8 +152,13 @@ def _parts(what: str, tensor: Tensor, splits: list[int], size: int) -> list[Tens
     return list(plain(tensor).split(splits))  # type: ignore[no-untyped-call]
 
 
-def _agree_on_lengths(device: Device, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> bool:
-    """Raise on all ranks unless everybody expects what is sent to it. Returns whether all parts are equally long."""
+def _agree_on_lengths(
+    device: Device, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None
+) -> list[list[int]] | None:
+    """By rank, the elements that it sends to each rank; None if all parts are equally long.
+
+    Raises on all ranks unless everybody expects what is sent to it.
+    """
     table = torch.empty((device.size, 2, device.size), dtype=torch.int64)
     device.all_gather(ints([part.numel() for part in (*inputs, *outputs)]), table, timeout)
     sends, expects = table[:, 0], table[:, 1].t()
@@ -164,22 +168,7 @@ def _agree_on_lengths(device: Device, inputs: list[Tensor], outputs: list[Tensor
             f"all_to_all: rank {source} sends {int(sends[source, destination])} elements to rank {destination}, which "
             f"expects {int(expects[source, destination])} from it"
         )
-    return bool((sends == sends[0, 0]).all())
-
-
-def _send_parts(device: Device, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> None:
-    """Every part as a message. The ranks have agreed before this, and know that what they wait for will arrive."""
-    me = device.rank
-    others = [(me + step) % device.size for step in range(1, device.size)]
-    arriving = [device.receive(outputs[peer], peer, _PARTS_TAG) for peer in others if outputs[peer].numel()]
-    leaving = [device.send(inputs[peer], peer, _PARTS_TAG) for peer in others if inputs[peer].numel()]
-    outputs[me].detach().copy_(inputs[me].detach().view_as(outputs[me]))
-    for pending, bring_home in arriving:
-        pending.wait(timeout)
-        if bring_home is not None:
-            bring_home()
-    for sent in leaving:
-        sent.wait(timeout)
+    return None if (sends == sends[0, 0]).all() else sends.tolist()
 
 
 def _table_of(outputs: list[Tensor]) -> Tensor | None:
@@ -193,8 +182,9 @@ def _one_piece(tensors: list[Tensor]) -> Tensor:
 
 
 def _hand_out(table: Tensor, outputs: list[Tensor]) -> None:
-    for row, output in zip(table.view(len(outputs), -1), outputs, strict=True):
-        output.detach().copy_(row.view(output.shape))
+    parts = table.split([output.numel() for output in outputs])  # type: ignore[no-untyped-call]
+    for part, output in zip(parts, outputs, strict=True):
+        output.detach().copy_(part.view(output.shape))
 
 
 def _is_even(tensors: list[Tensor]) -> bool:

@@ -104,6 +104,7 @@ def describe(tensor: Tensor) -> str:
 
 def joined(tensors: list[Tensor]) -> Tensor | None:
     """One flat tensor over all of these, if they are adjacent in memory, as they are after torch splits a tensor."""
+    tensors = [tensor for tensor in tensors if tensor.numel()] or tensors  # empty ones have no address
     first = tensors[0]
     if not is_plain(first):
         return None
