@@ -20,6 +20,7 @@ from .errors import ScheduleError, UsageError
 from .programs.check import check
 from .programs.compile import compile
 from .programs.messages import check_messages, lower
+from .programs.places import check_message_places, check_places, check_program_places
 from .programs.versions import Memory, Versions
 from .schedules import Counts, Schedule
 from .symbolic import Cells, State, unkept
@@ -51,6 +52,8 @@ class Proof:
     buffer."""
     across_hosts: bool
     """The message programs were proved too: every message is received, nobody waits forever, the bits are the same."""
+    uneven: bool = False
+    """Proved for slices with lengths of their own too (`counts`), whatever these are; False where it was not asked."""
 
     def __str__(self) -> str:
         schedule, counts, bounds = self.schedule, self.counts, self.bounds
@@ -71,6 +74,7 @@ class Proof:
         lines += [
             "  no deadlock, no unordered access in the compiled programs",
             *["  no deadlock, every message received in the programs across hosts"][: self.across_hosts],
+            *["  slices of any lengths    yes"][: self.uneven],
             f"  steps                    {counts.steps}",
             f"  rounds (1 message/port)  {counts.rounds}  (at least {bounds.rounds})",
             f"  messages in all          {counts.messages}  (at least {bounds.messages})",
@@ -96,6 +100,7 @@ class Proof:
             "rank_order": self.rank_order,
             "uniform": self.uniform,
             "across_hosts": self.across_hosts,
+            "uneven": self.uneven,
             **self.counts.to_json(),
             "bounds": {
                 "rounds": self.bounds.rounds,
@@ -106,8 +111,10 @@ class Proof:
         }
 
 
-def verify(schedule: Schedule, programs: bool = True) -> Proof:
+def verify(schedule: Schedule, programs: bool = True, uneven: bool = False) -> Proof:
     """Prove a schedule, or raise `ScheduleError` with the rank, the chunk, the step and the source line.
+
+    `uneven`: prove it for slices with lengths of their own too, whatever these are.
 
     >>> print(af.verify(af.schedule("all_gather", "ring", ranks=4)))
     all_gather ring(ranks=4) is right: every chunk arrives where it belongs.
@@ -123,21 +130,30 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         raise UsageError(
             f"verify: expected a schedule, as of allfold.schedule(collective, algorithm, ranks); got {schedule!r}"
         )
-    versions = Versions(schedule) if programs else None
+    if uneven and not schedule.promise.sliced:
+        raise UsageError(f"{schedule.collective} has no slices that could have lengths of their own")
+    versions = Versions(schedule) if programs or uneven else None
     state = versions.state if versions else State(schedule).run_to_end()
     results = check_promise(state)
+    if uneven and versions is not None:
+        check_places(versions)
     state.members = None  # large, and only needed up to here
     # Three segments cover the reuse of the work area; the largest schedules are proved for one. Programs for arrays
     # that peers cannot reach are proved for few ranks only: for many, the compiler follows the same rule.
     segments = None if schedule.moves < 100_000 else 1
     kinds = list(get_args(Memory)[: 3 if schedule.ranks <= ACROSS_HOSTS else 1])
-    while versions and kinds:
+    while programs and versions and kinds:
         made = compile(schedule, kinds.pop(0), versions)
         versions = versions if kinds else None  # large, and no longer needed
         check(made, state, segments)
+        if uneven:
+            check_program_places(made)
     across_hosts = programs and schedule.ranks <= ACROSS_HOSTS
     if across_hosts:
-        check_messages(lower(schedule), state)
+        messages = lower(schedule)
+        check_messages(messages, state)
+        if uneven:
+            check_message_places(messages)
     same_bits = rank_order = uniform = None
     if schedule.promise.reduces and not schedule.promise.idempotent:
         bits, (rank, chunk) = state.bits[results], np.divmod(results, state.width)
@@ -151,7 +167,7 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         first[rank] = bits
         uniform = bool((first[rank] == bits).all())
     bounds = schedule.promise.bounds(schedule.ranks)
-    return Proof(schedule, schedule.counts, bounds, same_bits, rank_order, uniform, across_hosts)
+    return Proof(schedule, schedule.counts, bounds, same_bits, rank_order, uniform, across_hosts, uneven)
 
 
 def check_promise(state: State) -> Cells:

@@ -335,6 +335,46 @@ def test_the_fast_path_of_direct_is_one_instruction_a_rank() -> None:
     assert set(programs.destinations.of(third)) == everywhere
 
 
+def test_slices_with_lengths_of_their_own() -> None:
+    """Only what keeps every slice in its own place can move them; scratch chunks hold any length."""
+    for collective in ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"):
+        for name in af.algorithms(collective):
+            made = af.schedule(collective, name, ranks=4)
+            if collective == "all_to_all" and name in ("bruck", "bine"):
+                with pytest.raises(
+                    af.ScheduleError,
+                    match=r"cannot move slices with lengths of their own: step 1 puts slice . of rank .",
+                ) as caught:
+                    af.verify(made, uneven=True)
+                assert caught.value.step == 0 and caught.value.site is not None
+                assert not af.verify(made).uneven
+            else:
+                proof = af.verify(made, uneven=True)
+                assert proof.uneven and "slices of any lengths    yes" in str(proof) and proof.to_json()["uneven"]
+
+    def through(place: int) -> Callable[[int], Iterator[list[Move]]]:
+        """Slice 0 takes a detour over a place of rank 2; 3 is scratch."""
+
+        def mine(ranks: int) -> Iterator[list[Move]]:
+            yield [copy(0, source=0, destination=2, into=place), copy(2, source=2, destination=1)]
+            yield [copy(place, source=2, destination=rank, into=0) for rank in (1, 2) if rank == 1 or place]
+            yield [copy(1, source=1, destination=2), *(copy(one, source=1, destination=0) for one in (1, 2))]
+
+        return mine
+
+    for place in (0, 1, 3):
+        made = af.schedule("all_gather", through(place), ranks=3)
+        if place == 1:
+            with pytest.raises(
+                af.ScheduleError, match=r"step 1 puts slice 0 into chunk 1 of rank 2, the place of slice 1"
+            ):
+                af.verify(made, uneven=True)
+        else:
+            assert af.verify(made, uneven=True).uneven
+    with pytest.raises(af.UsageError, match="all_reduce has no slices"):
+        af.verify(af.schedule("all_reduce", "ring", ranks=2), uneven=True)
+
+
 def test_the_programs_across_hosts_are_proved_too(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (af.verify(af.schedule("all_reduce", "ring", ranks)) for ranks in (12, 13))
     assert (few.across_hosts, many.across_hosts) == (True, False)

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -33,6 +33,7 @@ class _Task:
     choice: Choice
     ranks: int
     roots: tuple[int | None, ...]
+    uneven: bool = False
 
     @property
     def size(self) -> int:
@@ -56,7 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = _cores() if arguments.jobs is None else arguments.jobs
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: expected at least 1")
-    tasks = [task for choice in choices for task in _tasks(choice, arguments.ranks, arguments.roots)]
+    if arguments.uneven and arguments.all:
+        choices = [choice for choice in choices if find_collective(choice.collective).sliced]
+    tasks = [
+        replace(task, uneven=arguments.uneven)
+        for choice in choices
+        for task in _tasks(choice, arguments.ranks, arguments.roots)
+    ]
     cases: dict[Choice, list[_Outcome]] = {choice: [] for choice in choices}
     for task, found in _progress(tasks, jobs):
         cases[task.choice] += found
@@ -204,7 +211,7 @@ def _prove(task: _Task) -> list[_Outcome]:
     cases = []
     for root in task.roots:
         try:
-            proof = verify(task.choice.schedule(task.ranks, root))
+            proof = verify(task.choice.schedule(task.ranks, root), uneven=task.uneven)
             cases.append(_Outcome(task.ranks, root, proof.to_json(), text=str(proof)))
         except ScheduleError as error:
             place = {"rank": error.rank, "chunk": error.chunk, "step": error.step, "site": error.site}

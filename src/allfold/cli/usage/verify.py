@@ -53,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
     parser.add_argument("--ranks", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16, or those of the file)")
     parser.add_argument("--roots", default="all", metavar="all|R,…", help="roots of a rooted collective (default: all)")
+    parser.add_argument(
+        "--uneven", action="store_true", help="for slices with lengths of their own too (counts=…), whatever these are"
+    )
     add_with(parser)
     parser.add_argument("--jobs", type=int, metavar="J", help="processes to use (default: the number of cores)")
     add_json(parser)
