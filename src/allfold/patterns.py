@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .division import Division, Lengths
 from .schedules import Schedule, step_of_moves
+from .symbolic import State
 
 Index = NDArray[np.int32]
 Share = NDArray[np.float64]
@@ -89,16 +92,21 @@ def local(rank: Seats, share: float) -> Pattern:
     return Pattern(1, _NOBODY, _NOBODY, _NOTHING, _NOTHING, rank.astype(np.int32), np.full(rank.shape, share))
 
 
-def fold(schedule: Schedule) -> list[Pattern]:
-    """The patterns of a schedule. The order of different steps is lost; no cost depends on it."""
-    return fold_together([schedule], [range(schedule.ranks)], schedule.ranks)
+def fold(schedule: Schedule, lengths: Lengths | None = None) -> list[Pattern]:
+    """The patterns of a schedule. The order of different steps is lost; no cost depends on it.
+
+    `lengths`: those of the slices, where they differ.
+    """
+    return fold_together([schedule], [range(schedule.ranks)], schedule.ranks, lengths)
 
 
-def fold_together(schedules: Sequence[Schedule], groups: Sequence[Sequence[int]], ranks: int) -> list[Pattern]:
+def fold_together(
+    schedules: Sequence[Schedule], groups: Sequence[Sequence[int]], ranks: int, lengths: Lengths | None = None
+) -> list[Pattern]:
     """The patterns of schedules that happen at once, step by step, each on its own group of all the ranks."""
     steps = max(schedule.steps for schedule in schedules)
     parts = [
-        _messages(schedule, np.asarray(group, np.int64), ranks)
+        _messages(schedule, np.asarray(group, np.int64), ranks, lengths)
         for schedule, group in zip(schedules, groups, strict=True)
     ]
     message_step, rows = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -137,7 +145,9 @@ def fold_together(schedules: Sequence[Schedule], groups: Sequence[Sequence[int]]
     return patterns
 
 
-def _messages(schedule: Schedule, group: NDArray[np.int64], ranks: int) -> tuple[NDArray[np.int64], Share]:
+def _messages(
+    schedule: Schedule, group: NDArray[np.int64], ranks: int, lengths: Lengths | None
+) -> tuple[NDArray[np.int64], Share]:
     """The step of every message; and its pair, its share of the buffer and how much of that is combined."""
     source, destination = (group[schedule.columns[name]] for name in ("source", "destination"))
     step = step_of_moves(schedule)
@@ -146,7 +156,25 @@ def _messages(schedule: Schedule, group: NDArray[np.int64], ranks: int) -> tuple
     order = np.argsort(key, kind="stable")
     key = key[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    pairs = key[first] % (ranks * ranks)
+    if lengths is not None and len(first):
+        shares = _shares(schedule, lengths)[order]
+        moved, combined = np.add.reduceat(shares, first), np.add.reduceat(shares * reduces[order], first)
+        return key[first] // (ranks * ranks), np.stack([pairs, moved, combined], axis=1)
     moves = np.diff(np.append(first, len(key)))
     reducing = np.add.reduceat(reduces[order].astype(np.int64), first) if len(first) else np.zeros(0, np.int64)
     one = 1 / schedule.chunks if schedule.promise.carries_data else 0.0
-    return key[first] // (ranks * ranks), np.stack([key[first] % (ranks * ranks), moves * one, reducing * one], axis=1)
+    return key[first] // (ranks * ranks), np.stack([pairs, moves * one, reducing * one], axis=1)
+
+
+def _shares(schedule: Schedule, lengths: Lengths) -> Share:
+    """By move: its share of the buffer (of an all_to_all, of a rank's buffer on average)."""
+    state, division = State(schedule), Division(schedule.ranks, schedule.chunks, 0, lengths)
+    elements = np.zeros(schedule.moves)
+    for start, end in pairwise(schedule.starts.tolist()):
+        cells = schedule.columns["source"][start:end].astype(np.int64) * state.width
+        data = state.datum[cells + schedule.columns["chunk"][start:end]]
+        elements[start:end] = [division.length(datum) for datum in data.tolist()]
+        state.advance()
+    whole = float(lengths.table.sum()) / (schedule.ranks if lengths.exchanges else 1)
+    return elements / whole if whole else elements

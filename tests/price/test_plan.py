@@ -73,6 +73,42 @@ def test_a_plan_prices_what_the_schedule_costs() -> None:
         assert one.time == pytest.approx(counted.time), one.algorithm
 
 
+def test_slices_with_lengths_of_their_own() -> None:
+    """Bytes follow the lengths: equal ones cost what none do, and of one long slice a ring sends the least."""
+    laptop = price.laptop(4)
+    for collective in ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"):
+        equal: Any = [[7] * 4] * 4 if collective == "all_to_all" else [7] * 4
+        for name in ("driver", "tree") if COLLECTIVES[collective].rooted else ("direct",):
+            schedule = af.schedule(collective, name, ranks=4)
+            even, counted = cost(schedule, laptop, 2**20), cost(schedule, laptop, 2**20, counts=equal)
+            assert counted.time == pytest.approx(even.time)
+            assert counted.busiest_port_bytes == pytest.approx(even.busiest_port_bytes)
+            assert counted.ratio is None  # what nothing can beat is not known here
+    for name, busiest in (("ring", 10), ("direct", 27), ("bruck", 18)):
+        found = cost(af.schedule("all_gather", name, ranks=4), laptop, 10_000, counts=[1, 0, 9, 0])
+        assert found.busiest_port_bytes == pytest.approx(busiest * 1000)
+    rows = [[0, 0, 8, 0], [0] * 4, [0, 0, 0, 4], [0] * 4]  # 3 elements of a rank on average
+    found = cost(af.schedule("all_to_all", "pairwise", ranks=4), laptop, 3000, counts=rows)
+    assert found.busiest_port_bytes == pytest.approx(8000)
+
+
+def test_a_plan_with_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    usual = ["plan", "--topology", "laptop", "--ranks", "3", "--size", "1M", "--counts"]
+    assert main([*usual, "9,0,1", "--collective", "all_gather"]) == 0
+    said = capsys.readouterr().out
+    assert "all_gather of 1M in parts as 9,0,1 between 3 ranks" in said and "least" not in said
+    assert main([*usual, "1,0,9/0,0,0/1,1,1", "--collective", "all_to_all", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["counts"] == [[1, 0, 9], [0, 0, 0], [1, 1, 1]]
+    assert "cannot move slices with lengths of their own" in found["left_out"]["bruck"]
+    for counts, says in (
+        ("9,0", "counts must be whole numbers, 3, one per rank; got [9, 0]"),
+        ("9,x,1", "--counts 9,x,1"),
+    ):
+        assert main([*usual, counts, "--collective", "all_gather"]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_few_bytes_win_when_long_and_few_steps_when_short() -> None:
     topology = find_topology("hosts:ranks_per_host=1", 64)
     assert plan("all_reduce", topology, 64, 64).winner.algorithm == "recursive_doubling"

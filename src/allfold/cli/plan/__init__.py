@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ...collectives import find_collective
+from ...division import Lengths
 from ...errors import UsageError
 from ...files import write_whole
 from ...price.cost.cost import Cost
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.hosts is not None:
         raise UsageError("--hosts: say how many ranks each host has (--hosts 2,3), or add --measured")
+    if arguments.sweep and arguments.counts is not None:
+        raise UsageError("--counts is for one plan, not for --sweep")
     return (
         _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names, made)
     )
@@ -64,19 +67,32 @@ def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | Non
     chosen = topology.ranks if ranks is None else ranks
     with _progress(len(names or algorithms(collective))) as tick:
         root = made[0].root if made else None
-        found = Planner(collective, topology, chosen, names, tick, root, made).plan(size, arguments.segments)
+        counts = _counts(collective, chosen, arguments.counts)
+        found = Planner(collective, topology, chosen, names, tick, root, made, counts).plan(size, arguments.segments)
     if arguments.json:
         write_json(found.to_json())
         return 0
     hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
     of_size = f" of {format_size(size)}" if find_collective(collective).carries_data else ""
     place = "this machine" if arguments.topology is None else topology.name
-    title = f"{collective}{of_size} between {chosen:,} ranks on {place}{hosts}"
+    parts = "" if counts is None else f" in parts as {arguments.counts}"
+    title = f"{collective}{of_size}{parts} between {chosen:,} ranks on {place}{hosts}"
     write_lines([title], arguments.color)
     _write_table(found, arguments.color)
     for note in (found.reason, *_notes(found)):
         write_lines(["", *textwrap.wrap(note, min(width(), 110))], arguments.color)
     return 0
+
+
+def _counts(collective: str, ranks: int, text: str | None) -> Lengths | None:
+    if text is None:
+        return None
+    rows = [row.split(",") for row in text.split("/")]
+    if not all(word.strip().isdecimal() for row in rows for word in row):
+        raise UsageError(f"--counts {text}: expected lengths as in 3,0,5, for all_to_all one row per rank: 1,2/3,0")
+    numbers = [[int(word) for word in row] for row in rows]
+    promise = find_collective(collective)
+    return Lengths(promise, ranks, numbers if promise.exchanges or len(numbers) > 1 else numbers[0])
 
 
 def _write_table(found: Plan, color: bool | None) -> None:
@@ -93,6 +109,8 @@ def _write_table(found: Plan, color: bool | None) -> None:
     }
     if not _has_uplinks(found):
         del columns["uplinks"]
+    if found.counts is not None:  # both compare with what equal parts need
+        del columns["× least"], columns["bus GB/s"]
     rows = [[cell(cost) for cell in columns.values()] for cost in found.costs]
     narrow = ("from", "segments", "bus GB/s", "uplinks", "limited by")
     write_table(list(columns), rows, color, left=2, narrow={name: None for name in narrow if name in columns})
@@ -111,10 +129,12 @@ def _has_uplinks(found: Plan) -> bool:
 
 def _notes(found: Plan) -> Iterator[str]:
     least = found.winner.bounds
-    yield (
-        f"“× least” is the time over what no algorithm can beat here: {duration(least.latency)} for word to reach all ranks, "
-        f"{duration(least.bandwidth)} for the bytes that must cross {least.cut}, {duration(least.reduction)} to combine them."
-    )
+    if found.counts is None:
+        yield (
+            f"“× least” is the time over what no algorithm can beat here: {duration(least.latency)} for word to reach all "
+            f"ranks, {duration(least.bandwidth)} for the bytes that must cross {least.cut}, {duration(least.reduction)} to "
+            "combine them."
+        )
     if _has_uplinks(found):
         yield (
             "“Uplinks” is what all links between leaves (up and down) or between groups carry together, in buffers of S bytes."

@@ -66,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--segments", type=int, metavar="M", help="cut chunks into M segments (default: the best number)"
     )
     parser.add_argument(
+        "--counts",
+        metavar="3,0,5",
+        help="the buffer's slices are as long as these numbers say, one per rank; for all_to_all one row per rank: 1,2/3,0",
+    )
+    parser.add_argument(
         "--sweep", action="store_true", help="map the fastest algorithm over many sizes and numbers of ranks"
     )
     parser.add_argument("--svg", metavar="FILE", help="with --sweep: write the map as a picture")

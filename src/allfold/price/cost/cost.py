@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...collectives import find_collective
+from ...division import Lengths
 from ...schedules import Counts, Schedule
 from ..topology.topology import Topology
 from .bounds import LowerBounds, lower_bounds
@@ -125,18 +126,28 @@ class Cost:
         }
 
 
-def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None = None) -> Cost:
+def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None = None, counts: object = None) -> Cost:
     """The cost of a schedule for a buffer of `size` bytes, with the given number of segments or the best.
+
+    `counts`: how these bytes are divided into slices, where they are not equally long; one number per rank, or for
+    all_to_all one row per rank. Its `size` is then what a rank sends on average. There is no lower bound then.
 
     >>> ring, laptop = af.schedule("all_reduce", "ring", ranks=8), price.laptop(8)
     >>> price.cost(ring, laptop, size=2**10).time < price.cost(ring, laptop, size=2**26).time
     True
     """
     topology.require(schedule.ranks)
-    load = Load.of(patterns_on(schedule, topology), topology, schedule.ranks)
-    return price(
+    lengths = None if counts is None else Lengths(schedule.promise, schedule.ranks, counts)
+    load = Load.of(patterns_on(schedule, topology, lengths), topology, schedule.ranks)
+    found = price(
         load, schedule.collective, schedule.algorithm, size, segments, schedule.root, "counted", schedule.counts
     )
+    return found if lengths is None else unbounded(found)
+
+
+def unbounded(found: Cost) -> Cost:
+    """The same without lower bounds: those are for slices that are equally long."""
+    return replace(found, bounds=LowerBounds(0.0, 0.0, 0.0, "nothing"))
 
 
 def price(

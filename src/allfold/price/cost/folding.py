@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ...division import Lengths
+from ...errors import UsageError
 from ...patterns import Pattern, fold
 from ...schedules import Schedule
 from ..topology.routing import ABSENT, Graph
@@ -26,10 +28,15 @@ Way = list[tuple[int, int]]
 """Links, each with the node where it leads to."""
 
 
-def patterns_on(schedule: Schedule, topology: Topology) -> list[Pattern]:
-    """The patterns of a schedule on a topology; where switches fold, with what crosses each link."""
+def patterns_on(schedule: Schedule, topology: Topology, lengths: Lengths | None = None) -> list[Pattern]:
+    """The patterns of a schedule on a topology; where switches fold, with what crosses each link.
+
+    `lengths`: those of the slices, where they differ.
+    """
     if not topology.folding:
-        return fold(schedule)
+        return fold(schedule, lengths)
+    if lengths is not None:
+        raise UsageError(f"{topology.name}: slices with lengths of their own are not priced where switches fold")
     return [*_patterns(schedule, topology)]
 
 

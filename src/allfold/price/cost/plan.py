@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 
 from ...collectives import find_collective
-from ...errors import UsageError
+from ...division import Lengths
+from ...errors import ScheduleError, UsageError
+from ...programs.places import check_places
+from ...programs.versions import Versions
 from ...registry import algorithms, find_algorithm, schedule
 from ...schedules import Counts, Schedule
 from ..topology.topology import Topology
 from .bounds import require_not_below
 from .closed_form import patterns_of
-from .cost import Cost, price
+from .cost import Cost, price, unbounded
 from .folding import patterns_on
 from .load import Load, RoutesDiffer
 
@@ -50,6 +53,8 @@ class Plan:
     """Algorithms that could not be priced, and why."""
     groups: tuple[int, ...]
     """The sizes of the consecutive groups of ranks that two-level algorithms were given."""
+    counts: Lengths | None = None
+    """How the size is divided into slices, where they are not equally long."""
 
     @property
     def winner(self) -> Cost:
@@ -64,7 +69,8 @@ class Plan:
         alike = [cost.algorithm for cost in self.costs[1:] if cost.time <= CLOSE * fastest]
         others = ", ".join(alike[:2]) + (f" and {len(alike) - 2} others" if len(alike) > 2 else "")
         head = f"{first.algorithm} wins{f' (as good as {others})' if alike else ''}"
-        ends = f"{_limit(first)}; nothing can be faster than {duration(first.bounds.time)}."
+        least = "" if self.counts is not None else f"; nothing can be faster than {duration(first.bounds.time)}"
+        ends = f"{_limit(first)}{least}."
         if not first.time:
             return f"{head}: there is nothing to send."
         if not rest:
@@ -90,6 +96,7 @@ class Plan:
             "algorithms": [cost.to_json() for cost in self.costs],
             "left_out": self.left_out,
             "groups": list(self.groups),
+            **({} if self.counts is None else {"counts": self.counts.table.tolist()}),
         }
 
 
@@ -106,6 +113,8 @@ class Planner:
     """Of a rooted collective (0 unless given)."""
     made: Sequence[Schedule] = ()
     """Schedules to price besides, as they were found or read from a file."""
+    counts: Lengths | None = None
+    """Of the slices, where they are not equally long."""
     _loads: dict[str, tuple[Load, str, Counts | None]] = field(default_factory=dict)
     _left_out: dict[str, str] = field(default_factory=dict)
 
@@ -121,8 +130,7 @@ class Planner:
                 raise UsageError(
                     f"{one.title} is a schedule for {one.collective}, not for {self.collective} between {self.ranks} ranks"
                 )
-            patterns = patterns_on(one, self.topology)
-            self._loads[one.algorithm] = (Load.of(patterns, self.topology, one.ranks), "counted", one.counts)
+            self._count(one.algorithm, one)
             self.names = [*(name for name in self.names if name != one.algorithm), one.algorithm]
 
     def schedule(self, name: str) -> Schedule:
@@ -139,7 +147,8 @@ class Planner:
         close = [cost for cost in costs if cost.time <= CLOSE * costs[0].time]
         close.sort(key=lambda cost: cost.steps * cost.segments)
         costs[: len(close)] = close
-        return Plan(self.collective, self.topology, self.ranks, size, tuple(costs), dict(self._left_out), self.groups)
+        left_out = dict(self._left_out)
+        return Plan(self.collective, self.topology, self.ranks, size, tuple(costs), left_out, self.groups, self.counts)
 
     def load(self, name: str) -> Load | None:
         """What an algorithm puts on the topology; None if it can be neither counted nor derived."""
@@ -154,6 +163,8 @@ class Planner:
             return None
         load, source, counts = self._loads[name]
         found = price(load, self.collective, name, size, segments, self.root, source, counts)
+        if self.counts is not None:
+            return unbounded(found)
         # Schedules from files are not proved here, and may do less than they should.
         if found.source != "at least" and name not in {one.algorithm for one in self.made}:
             require_not_below(found.bounds.time, found.time, name, self.topology.name)
@@ -167,7 +178,10 @@ class Planner:
         return {"groups": [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]}
 
     def _load(self, name: str) -> None:
-        patterns = patterns_of(find_algorithm(self.collective, name), self.ranks, self.root, **self.parameters(name))
+        patterns = None
+        if self.counts is None:
+            known = find_algorithm(self.collective, name)
+            patterns = patterns_of(known, self.ranks, self.root, **self.parameters(name))
         if patterns is not None and not self.topology.folding:
             with suppress(RoutesDiffer):
                 self._loads[name] = (Load.of(patterns, self.topology, self.ranks), "closed form", None)
@@ -177,8 +191,16 @@ class Planner:
                 f"it has no closed form for {self.ranks:,} ranks, and more than {MOST_COUNTED:,} are not counted"
             )
             return
-        built = self.schedule(name)
-        load = Load.of(patterns_on(built, self.topology), self.topology, self.ranks)
+        self._count(name, self.schedule(name))
+
+    def _count(self, name: str, built: Schedule) -> None:
+        if self.counts is not None:
+            try:
+                check_places(Versions(built))
+            except ScheduleError as error:
+                self._left_out[name] = str(error)
+                return
+        load = Load.of(patterns_on(built, self.topology, self.counts), self.topology, self.ranks)
         self._loads[name] = (load, "counted", built.counts)
 
     @cached_property
