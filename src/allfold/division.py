@@ -74,6 +74,11 @@ class Lengths:
         self.digest = crc32(self.table.tobytes()) or 1
         """32 bits; 0 stands for slices that are equally long."""
 
+    @classmethod
+    def of(cls, promise: Collective, ranks: int, counts: object) -> Lengths | None:
+        """Lengths as users give them, or as they are known already; None for slices that are equally long."""
+        return counts if counts is None or isinstance(counts, Lengths) else cls(promise, ranks, counts)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lengths) and np.array_equal(self.table, other.table)
 

@@ -158,7 +158,7 @@ def _messages(
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     pairs = key[first] % (ranks * ranks)
     if lengths is not None and len(first):
-        shares = _shares(schedule, lengths)[order]
+        shares = shares_of_moves(schedule, lengths)[order]
         moved, combined = np.add.reduceat(shares, first), np.add.reduceat(shares * reduces[order], first)
         return key[first] // (ranks * ranks), np.stack([pairs, moved, combined], axis=1)
     moves = np.diff(np.append(first, len(key)))
@@ -167,7 +167,7 @@ def _messages(
     return key[first] // (ranks * ranks), np.stack([pairs, moves * one, reducing * one], axis=1)
 
 
-def _shares(schedule: Schedule, lengths: Lengths) -> Share:
+def shares_of_moves(schedule: Schedule, lengths: Lengths) -> Share:
     """By move: its share of the buffer (of an all_to_all, of a rank's buffer on average)."""
     state, division = State(schedule), Division(schedule.ranks, schedule.chunks, 0, lengths)
     elements = np.zeros(schedule.moves)

@@ -90,6 +90,12 @@ def test_slices_with_lengths_of_their_own() -> None:
     rows = [[0, 0, 8, 0], [0] * 4, [0, 0, 0, 4], [0] * 4]  # 3 elements of a rank on average
     found = cost(af.schedule("all_to_all", "pairwise", ranks=4), laptop, 3000, counts=rows)
     assert found.busiest_port_bytes == pytest.approx(8000)
+    for name in ("ring", "direct", "bruck"):
+        schedule = af.schedule("all_gather", name, ranks=4)
+        even, counted = (price.simulate(schedule, laptop, 2**20, 2, counts=counts) for counts in (None, [7] * 4))
+        assert counted.duration == pytest.approx(even.duration)
+        carried = price.simulate(schedule, laptop, 10_000, counts=[1, 0, 9, 0]).bytes
+        assert sum(carried) == pytest.approx(30_000)  # every slice to three ranks
 
 
 def test_a_plan_with_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +107,8 @@ def test_a_plan_with_counts(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["counts"] == [[1, 0, 9], [0, 0, 0], [1, 1, 1]]
     assert "cannot move slices with lengths of their own" in found["left_out"]["bruck"]
+    assert main(["simulate", "ring", *usual[1:], "9,0,1", "--collective", "all_gather"]) == 0
+    assert "at least" not in capsys.readouterr().out
     for counts, says in (
         ("9,0", "counts must be whole numbers, 3, one per rank; got [9, 0]"),
         ("9,x,1", "--counts 9,x,1"),

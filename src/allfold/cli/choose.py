@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ..collectives import COLLECTIVES, find_collective
+from ..division import Lengths
 from ..errors import AllfoldError, UsageError, raised_by_handler
 from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
 from ..schedules import Schedule, load
@@ -224,3 +225,15 @@ def _own_collective(name: str, function: Callable[..., Steps] | Algorithm) -> st
         if any(find_algorithm(collective, known).function is function for known in algorithms(collective)):
             return collective
     raise UsageError(f"{name} does not say its collective; add --collective or put @algorithm(…) before the function")
+
+
+def counts_of(collective: str, ranks: int, text: str | None) -> Lengths | None:
+    """The lengths of slices that `--counts` gives."""
+    if text is None:
+        return None
+    rows = [row.split(",") for row in text.split("/")]
+    if not all(word.strip().isdecimal() for row in rows for word in row):
+        raise UsageError(f"--counts {text}: expected lengths as in 3,0,5, for all_to_all one row per rank: 1,2/3,0")
+    numbers = [[int(word) for word in row] for row in rows]
+    promise = find_collective(collective)
+    return Lengths(promise, ranks, numbers if promise.exchanges or len(numbers) > 1 else numbers[0])

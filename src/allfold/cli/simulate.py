@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
+from ..division import Lengths
 from ..errors import UsageError
 from ..files import write_whole
 from ..price.cost.closed_form import closed_form
@@ -23,7 +24,7 @@ from ..schedules import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
 from ..wording import counted, parse_size
-from .choose import Choice, choose, ranks_of
+from .choose import Choice, choose, counts_of, ranks_of
 from .terminal import progress, width, write_json, write_lines
 
 
@@ -35,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     _require_bearable(choice, ranks)
     with progress("making the schedule"):
         schedule = choice.schedule(ranks, arguments.root)
+    counts = counts_of(schedule.collective, ranks, arguments.counts)
     bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
     with bar:
         task = bar.add_task("simulating", total=None)
@@ -45,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.segments,
             noise,
             lambda done, total: bar.update(task, completed=done, total=total),
+            counts=counts,
         )
     if arguments.svg is not None:
         write_whole(arguments.svg, timeline_as_svg(timeline))
@@ -53,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(timeline.to_json())
         return 0
-    write_lines([Text(title(schedule), style="bold"), *_facts(schedule, timeline), Text()], arguments.color)
+    write_lines([Text(title(schedule), style="bold"), *_facts(schedule, timeline, counts), Text()], arguments.color)
     write_lines(timeline_as_text(timeline, width()), arguments.color)
     return 0
 
@@ -68,15 +71,16 @@ def _require_bearable(choice: Choice, ranks: int) -> None:
         )
 
 
-def _facts(schedule: Schedule, timeline: Timeline) -> list[str]:
+def _facts(schedule: Schedule, timeline: Timeline, counts: Lengths | None) -> list[str]:
     took = timeline.duration
-    priced = cost(schedule, timeline.topology, timeline.size, timeline.segments)
+    priced = cost(schedule, timeline.topology, timeline.size, timeline.segments, counts)
+    least = "" if counts is not None else f", at least {duration(priced.bounds.time)}"
     idle = timeline.idle()
     parts = [f"{duration(seconds)} {name}" for name, seconds in timeline.critical_parts().items() if seconds > 0]
     laziest = int(idle.argmax())
     path = [counted(len(timeline.critical), "message"), *([", ".join(parts)] if parts else [])]
     return [
-        f"  time            {duration(took)}  (step by step {duration(priced.time)}, at least {duration(priced.bounds.time)})",
+        f"  time            {duration(took)}  (step by step {duration(priced.time)}{least})",
         f"  critical path   {': '.join(path)}",
         f"  idle            {idle.mean() / took if took else 0:.0%} in the mean, "
         f"rank {laziest} most with {idle[laziest] / took if took else 0:.0%}",

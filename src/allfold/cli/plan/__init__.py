@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ...collectives import find_collective
-from ...division import Lengths
 from ...errors import UsageError
 from ...files import write_whole
 from ...price.cost.cost import Cost
@@ -22,7 +21,7 @@ from ...price.topology.parse import this_machine_unless
 from ...registry import algorithms, find_algorithm
 from ...schedules import Schedule
 from ...wording import format_size, parse_size, parse_sizes
-from ..choose import is_schedule, one_rank_count, rank_counts, read_schedule
+from ..choose import counts_of, is_schedule, one_rank_count, rank_counts, read_schedule
 from ..terminal import wants_color, width, write_json, write_lines, write_table
 from .hosts import write_hosts
 from .map import map_as_svg, map_as_text
@@ -67,7 +66,7 @@ def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | Non
     chosen = topology.ranks if ranks is None else ranks
     with _progress(len(names or algorithms(collective))) as tick:
         root = made[0].root if made else None
-        counts = _counts(collective, chosen, arguments.counts)
+        counts = counts_of(collective, chosen, arguments.counts)
         found = Planner(collective, topology, chosen, names, tick, root, made, counts).plan(size, arguments.segments)
     if arguments.json:
         write_json(found.to_json())
@@ -82,17 +81,6 @@ def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | Non
     for note in (found.reason, *_notes(found)):
         write_lines(["", *textwrap.wrap(note, min(width(), 110))], arguments.color)
     return 0
-
-
-def _counts(collective: str, ranks: int, text: str | None) -> Lengths | None:
-    if text is None:
-        return None
-    rows = [row.split(",") for row in text.split("/")]
-    if not all(word.strip().isdecimal() for row in rows for word in row):
-        raise UsageError(f"--counts {text}: expected lengths as in 3,0,5, for all_to_all one row per rank: 1,2/3,0")
-    numbers = [[int(word) for word in row] for row in rows]
-    promise = find_collective(collective)
-    return Lengths(promise, ranks, numbers if promise.exchanges or len(numbers) > 1 else numbers[0])
 
 
 def _write_table(found: Plan, color: bool | None) -> None:

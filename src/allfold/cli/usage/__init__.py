@@ -30,3 +30,11 @@ def add_with(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a parameter of the algorithm, its value in JSON or a plain word: --with groups=[[0,1,2],[3,4]]",
     )
+
+
+def add_counts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--counts",
+        metavar="3,0,5",
+        help="the buffer's slices are as long as these numbers say, one per rank; for all_to_all one row per rank: 1,2/3,0",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...wording import UNITS
-from . import add_color, add_json
+from . import add_color, add_counts, add_json
 
 SUMMARY = """\
 Estimate the time of every algorithm of a collective on a topology, with the α-β-γ model: how long it takes, what limits it, and
@@ -65,11 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--segments", type=int, metavar="M", help="cut chunks into M segments (default: the best number)"
     )
-    parser.add_argument(
-        "--counts",
-        metavar="3,0,5",
-        help="the buffer's slices are as long as these numbers say, one per rank; for all_to_all one row per rank: 1,2/3,0",
-    )
+    add_counts(parser)
     parser.add_argument(
         "--sweep", action="store_true", help="map the fastest algorithm over many sizes and numbers of ranks"
     )

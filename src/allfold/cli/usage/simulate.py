@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...wording import UNITS
-from . import add_color, add_json, add_with
+from . import add_color, add_counts, add_json, add_with
 
 SUMMARY = """\
 Simulate an algorithm on a topology, message by message: a message leaves as soon as its data is ready and its port is free,
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the ranks sit (default: one_host)",
     )
     parser.add_argument("--segments", type=int, default=1, metavar="M", help="cut chunks into M segments (default: 1)")
+    add_counts(parser)
     parser.add_argument(
         "--noise",
         type=float,

@@ -80,9 +80,7 @@ class Replay:
         self.schedule = schedule
         self.op = find_op(op)
         self._state = State(schedule)
-        self._counts = None
-        if counts is not None:
-            self._counts = counts if isinstance(counts, Lengths) else Lengths(schedule.promise, schedule.ranks, counts)
+        self._counts = Lengths.of(schedule.promise, schedule.ranks, counts)
         self.dtype, self._shape, arrays = _take_inputs(schedule, inputs, dtype, self._counts)
         if schedule.promise.takes_op:
             check_supported(self.op, self.dtype)

@@ -137,7 +137,7 @@ def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None
     True
     """
     topology.require(schedule.ranks)
-    lengths = None if counts is None else Lengths(schedule.promise, schedule.ranks, counts)
+    lengths = Lengths.of(schedule.promise, schedule.ranks, counts)
     load = Load.of(patterns_on(schedule, topology, lengths), topology, schedule.ranks)
     found = price(
         load, schedule.collective, schedule.algorithm, size, segments, schedule.root, "counted", schedule.counts

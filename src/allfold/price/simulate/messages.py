@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...division import Lengths
+from ...patterns import shares_of_moves
 from ...schedules import Schedule
 from ..cost.folding import shares_of
 from ..topology.topology import Topology
-from .dependencies import Dependencies, Moves
+from .dependencies import Dependencies, Moves, group_messages
 from .noise import Noise
 from .symmetry import Shift, network
 
@@ -57,6 +59,7 @@ def facts_of(
     shift: Shift,
     moves: Moves,
     needs: Dependencies,
+    lengths: Lengths | None,
 ) -> Facts:
     ranks = schedule.ranks
     source, destination, step = (column[needs.move] for column in (moves.source, moves.destination, moves.step))
@@ -68,6 +71,11 @@ def facts_of(
         bandwidth[topology.routes(peer, here).links[-1]] /= slow[rank]
     net = network(topology, ranks, pairs, shift, bandwidth)
     chunk = size / schedule.chunks / segments if schedule.promise.carries_data else 0.0
+    moved, combined = needs.moves * chunk, needs.reduces * chunk
+    if lengths is not None:
+        message, shares = group_messages(moves)[0], shares_of_moves(schedule, lengths) * (size / segments)
+        moved = np.bincount(message, shares, len(needs.move))
+        combined = np.bincount(message, shares * moves.reduces, len(needs.move))
     own, arrives = None, np.ones(len(source))
     if topology.folding:
         steps, ends = (
@@ -78,7 +86,7 @@ def facts_of(
         arrives = np.asarray([parts[-1] if parts else 1.0 for parts in own])
     limit, latency = net.limit[pair], net.latency[pair]
     if topology.by_size:
-        bytes = needs.moves.astype(np.float64) * chunk
+        bytes = moved.astype(np.float64)
         routes = topology.routes(source, destination, bytes)
         each = np.split(routes.stretched(routes.loads(np.ones(len(routes)))), routes.offsets[1:-1])
         own = [tuple((row * (parts or 1.0)).tolist()) for row, parts in zip(each, own or [()] * len(each), strict=True)]
@@ -98,8 +106,8 @@ def facts_of(
         step=step.tolist(),
         order=(step * ranks + (destination - source) % ranks).tolist(),
         orders=schedule.steps * ranks,
-        bytes=(needs.moves * chunk).tolist(),
-        combining=(needs.reduces * chunk * arrives / topology.reduction * slow[destination]).tolist(),
+        bytes=moved.tolist(),
+        combining=(combined * arrives / topology.reduction * slow[destination]).tolist(),
         latency=(np.repeat(latency, segments) * more_latency).tolist(),
         limit=(np.repeat(limit, segments) / less_bandwidth).tolist(),
         pair=pair.tolist(),

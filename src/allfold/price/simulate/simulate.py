@@ -28,6 +28,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from ...division import Lengths
 from ...errors import ScheduleError, UsageError
 from ...schedules import Schedule
 from ..cost.load import check_request
@@ -59,10 +60,12 @@ def simulate(
     noise: Noise | None = None,
     progress: Progress | None = None,
     symmetric: bool = True,
+    counts: object = None,
 ) -> Timeline:
     """Run `schedule` for a buffer of `size` bytes, each chunk in `segments` segments, and say what happened when.
 
-    `symmetric=False` simulates every rank even where the times of some ranks give the times of all.
+    `symmetric=False` simulates every rank even where the times of some ranks give the times of all. `counts`: how the bytes
+    are divided into slices, as in `cost`.
 
     >>> timeline = price.simulate(af.schedule("all_gather", "ring", ranks=4), price.laptop(4), size=2**20)
     >>> len(timeline.start)
@@ -72,9 +75,12 @@ def simulate(
     check_request(size, segments)
     noise = noise or Noise()
     quiet = not (noise.latency or noise.bandwidth or noise.slow)
-    symmetric = symmetric and quiet and not topology.folding
+    lengths = Lengths.of(schedule.promise, schedule.ranks, counts)
+    if lengths is not None and topology.folding:
+        raise UsageError(f"{topology.name}: slices with lengths of their own are not priced where switches fold")
+    symmetric = symmetric and quiet and not topology.folding and lengths is None
     shift = find_shift(schedule, topology) if symmetric else Shift(schedule.ranks, 0)
-    return _Simulation(schedule, topology, size, segments, noise, shift).run(progress)
+    return _Simulation(schedule, topology, size, segments, noise, shift, lengths).run(progress)
 
 
 class _Simulation:
@@ -85,7 +91,14 @@ class _Simulation:
     """
 
     def __init__(
-        self, schedule: Schedule, topology: Topology, size: int, segments: int, noise: Noise, shift: Shift
+        self,
+        schedule: Schedule,
+        topology: Topology,
+        size: int,
+        segments: int,
+        noise: Noise,
+        shift: Shift,
+        lengths: Lengths | None,
     ) -> None:
         self.schedule, self.topology, self.size, self.segments, self.shift = schedule, topology, size, segments, shift
         moves, self.standing = reduce_moves(schedule, shift)
@@ -95,7 +108,7 @@ class _Simulation:
             raise UsageError(
                 f"{schedule.title} has {in_all:,} messages in {segments:,} segments; at most {MOST_MESSAGES:,} are simulated"
             )
-        self.facts = facts_of(schedule, topology, size, segments, noise, shift, moves, needs)
+        self.facts = facts_of(schedule, topology, size, segments, noise, shift, moves, needs, lengths)
         many = self.many = len(needs.move) * segments
         self.ready, self.start, self.sent, self.arrived, self.landed, self.end = ([np.nan] * many for _ in range(6))
         # What is still missing: for a message to leave and to land, for a version to be made and to be read.
