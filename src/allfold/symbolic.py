@@ -98,6 +98,14 @@ class State:
             return int(self.datum[cell] != NOTHING)
         return sum(map(int.bit_count, self.members[cell].tolist()))
 
+    def keeps(self, promised: NDArray[np.int32], rank: int, chunk: int) -> bool:
+        """True if a chunk holds what the collective promises there (`promised`: the datum of each rank and chunk)."""
+        if chunk >= self.schedule.chunks or promised[rank, chunk] == NOTHING:
+            return False
+        if int(self.datum[rank * self.width + chunk]) != promised[rank, chunk]:
+            return False
+        return self.has_wanted(rank, chunk)
+
     def has_wanted(self, rank: int, chunk: int) -> bool:
         """True if a chunk holds the contributions that the collective wants there, and no others."""
         if not self.promise.reduces:
@@ -362,3 +370,12 @@ def sizes_of(heads: Cells, total: int) -> Cells:
 
 def _bits(words: NDArray[np.uint64]) -> list[int]:
     return [int(i) for i in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
+
+
+def name_of(schedule: Schedule, datum: int) -> str:
+    """A piece of data as pictures name it: its chunk; for an all_to_all the ranks it is from and for."""
+    if not schedule.promise.exchanges:
+        return str(datum)
+    part = schedule.chunks // schedule.ranks
+    origin, chunk = divmod(datum, schedule.chunks)
+    return f"{origin}→{chunk // part}" + (f".{chunk % part}" if part > 1 else "")

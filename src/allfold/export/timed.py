@@ -7,7 +7,7 @@ earliest steps that do not change what each one reads.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -131,3 +131,28 @@ def through_temporaries(moves: list[TimedMove]) -> list[TimedMove]:
         kept.append(TimedMove(False, move.source, place, move.read, move.read, move.site))
         kept.append(move._replace(source=place, read=move.written))
     return kept
+
+
+def laid_out(
+    moves: list[TimedMove], cells_of: Callable[[list[TimedMove]], Cells]
+) -> tuple[list[list[TimedMove]], Cells]:
+    """The moves by steps, and the cell of each place. A message that is in flight for too long is stored meanwhile."""
+    cells = cells_of(moves)
+    steps = in_steps(moves, cells)
+    if steps is None:
+        moves = through_temporaries(moves)
+        cells = cells_of(moves)
+        steps = in_steps(moves, cells)
+    return steps or [], cells
+
+
+def cells_after_chunks(moves: list[TimedMove], chunks: int) -> Cells:
+    """Chunks come first, in order; saved data comes after them."""
+    places = {place for move in moves for place in (move.source, move.destination)}
+    cells = {place: place[2] for place in places if place[1] == "row"}
+    width = max([chunks, *(chunk + 1 for chunk in cells.values())])
+    more: dict[int, int] = defaultdict(int)
+    for place in sorted(places - {*cells}):
+        cells[place] = width + more[place[0]]
+        more[place[0]] += 1
+    return cells

@@ -8,7 +8,7 @@ from math import ceil, sqrt
 from ..collectives import NOTHING
 from ..errors import ScheduleError
 from ..schedules import Move, Schedule
-from ..symbolic import State
+from ..symbolic import State, name_of
 from .svg_arrows import CellGrid, draw_arrows, lanes_of
 from .svg_elements import (
     ACCENT,
@@ -59,7 +59,7 @@ class Drawing:
             wide = self.across * self.pitch - self.pitch + self.mark + 2 * _PADDING
             high = down * self.pitch - self.pitch + self.mark + 2 * _PADDING + (7.0 if self.named else 0.0)
         else:
-            wide, high = max(15.0, ceil(width_of(self.name_of(last), 8)) + 9.0), 15.0
+            wide, high = max(15.0, ceil(width_of(name_of(schedule, last), 8)) + 9.0), 15.0
         lanes, width = lanes_of(schedule), schedule.chunks + schedule.scratch
         wanders = bool((columns["chunk"] != columns["into"]).any())  # then arrows may pass between all cells
         pitch = wide + max(10.0 if wanders else 3.0, lanes.left + lanes.right + 3.0)
@@ -116,7 +116,7 @@ class Drawing:
         for rank, y in enumerate(self.grid.y):
             for chunk, x in enumerate(self.grid.x):
                 box = _box(x, y, self.grid.wide, self.grid.high)
-                complete = self.as_promised(after, rank, chunk)
+                complete = after.keeps(self.promised, rank, chunk)
                 is_new = rank * after.width + chunk in changed
                 kinds["cells" + (" new" if is_new else "") + (" done" if complete else "")].append(box)
         for name, boxes in kinds.items():
@@ -135,7 +135,7 @@ class Drawing:
                 datum = int(after.datum[cell])
                 present = set(after.contributors(rank, chunk))
                 there = set(before.contributors(rank, chunk)) if int(before.datum[cell]) == datum else set()
-                done = " done" if self.as_promised(after, rank, chunk) else ""
+                done = " done" if after.keeps(self.promised, rank, chunk) else ""
                 top = y + _PADDING + (7.0 if self.named else 0.0)
                 if self.named and datum not in (NOTHING, chunk):
                     words.append(text(f"{datum}:", x=x + self.grid.wide / 2, y=y + 8))
@@ -157,13 +157,13 @@ class Drawing:
                 cell = rank * after.width + chunk
                 if int(after.datum[cell]) == NOTHING:
                     continue
-                is_new, done = cell in changed, self.as_promised(after, rank, chunk)
+                is_new, done = cell in changed, after.keeps(self.promised, rank, chunk)
                 fill = (GOOD if done else ACCENT) if is_new else (HELD_DONE if done else HELD)
                 kind = ("new" if is_new else "held") + (" done" if done else "")
                 wide, high, ink = self.grid.wide, self.grid.high, "#ffffff" if is_new else INK
                 place = {"x": x + 2, "y": y + 2, "width": wide - 4, "height": high - 4, "rx": 1.5}
                 middle = {"x": x + wide / 2, "y": y + high / 2 + 2.8, "font_size": 8}
-                name = text(self.name_of(int(after.datum[cell])), **middle, text_anchor="middle", fill=ink)
+                name = text(name_of(self.schedule, int(after.datum[cell])), **middle, text_anchor="middle", fill=ink)
                 yield element("rect", class_=f"marks {kind}", **place, fill=fill) + name
 
     def _flaw(self, flaw: ScheduleError | None) -> Iterator[str]:
@@ -177,21 +177,6 @@ class Drawing:
             + element("circle", cx=x + wide, cy=y, r=5, fill=WRONG)
             + element("path", d=cross, stroke="#ffffff", stroke_width=1.2)
         )
-
-    def as_promised(self, state: State, rank: int, chunk: int) -> bool:
-        if chunk >= self.schedule.chunks or self.promised[rank, chunk] == NOTHING:
-            return False
-        if int(state.datum[rank * state.width + chunk]) != self.promised[rank, chunk]:
-            return False
-        return state.has_wanted(rank, chunk)
-
-    def name_of(self, datum: int) -> str:
-        """Which piece of data: its chunk, or for an all_to_all the rank it is from and the rank it is for."""
-        if not self.schedule.promise.exchanges:
-            return str(datum)
-        part = self.schedule.chunks // self.schedule.ranks
-        origin, chunk = divmod(datum, self.schedule.chunks)
-        return f"{origin}→{chunk // part}" + (f".{chunk % part}" if part > 1 else "")
 
 
 def _box(x: float, y: float, wide: float, high: float) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..collectives import NOTHING
 from ..schedules import Schedule
-from ..symbolic import State
+from ..symbolic import State, name_of
 from ..wording import counted
 from . import WIDTH
 
@@ -154,7 +154,7 @@ class _Cells:
             many = self.schedule.ranks if self.schedule.promise.reduces and self.schedule.ranks <= _DIGITS else 1
             text.append("·" * many, style=_QUIET)
         elif not self.schedule.promise.reduces:
-            text.append(self._name(datum), style=_NEW if is_new else "")
+            text.append(name_of(self.schedule, datum), style=_NEW if is_new else "")
         else:
             if self.named and datum != chunk:
                 text.append(f"{datum}:", style=_QUIET)
@@ -167,24 +167,9 @@ class _Cells:
                 for one in range(self.schedule.ranks):
                     style = (_NEW if one not in there else "") if one in present else _QUIET
                     text.append(str(one) if one in present else "·", style=style)
-        if self.as_promised(after, rank, chunk):
+        if after.keeps(self.promised, rank, chunk):
             text.stylize(_DONE)
         return text
-
-    def as_promised(self, state: State, rank: int, chunk: int) -> bool:
-        if chunk >= self.schedule.chunks or self.promised[rank, chunk] == NOTHING:
-            return False
-        if int(state.datum[rank * state.width + chunk]) != self.promised[rank, chunk]:
-            return False
-        return state.has_wanted(rank, chunk)
-
-    def _name(self, datum: int) -> str:
-        """Which piece of data: its chunk, or for an all_to_all the rank it is from and the rank it is for."""
-        if not self.schedule.promise.exchanges:
-            return str(datum)
-        part = self.schedule.chunks // self.schedule.ranks
-        origin, chunk = divmod(datum, self.schedule.chunks)
-        return f"{origin}→{chunk // part}" + (f".{chunk % part}" if part > 1 else "")
 
 
 def _grid(
@@ -215,7 +200,7 @@ def _grid(
                 text = Text(" " * (cells.width - len(content)))
                 text.append("[" if is_new else " ", style=_NEW if is_new else "")
                 text.append_text(content)
-                text.append("✓" if cells.as_promised(after, rank, chunk) else "", style=_DONE)
+                text.append("✓" if after.keeps(cells.promised, rank, chunk) else "", style=_DONE)
                 text.append("]" if is_new else "", style=_NEW)
                 text.pad_right(one - 1 - len(text))
                 return text

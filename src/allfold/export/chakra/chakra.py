@@ -23,7 +23,7 @@ from ...proof import verify
 from ...schedules import Schedule
 from ..equivalence import check_equivalent
 from ..folds import ChunkFold, folds_of
-from ..timed import Cells, TimedMove, assemble, in_steps, through_temporaries
+from ..timed import TimedMove, assemble, cells_after_chunks, laid_out
 from .wire import COMP, RECEIVE, SEND, Node, Value, decode, encode
 
 _MOST_TAG = 2**31 - 1
@@ -181,12 +181,7 @@ def read(files: Sequence[bytes]) -> Schedule:
     try:
         chunks, root = int(about["chunks"]), int(about["root"]) if "root" in about else None
         moves = _moves(traces, _order(traces))
-        cells = _cells(moves, chunks)
-        steps = in_steps(moves, cells)
-        if steps is None:
-            moves = through_temporaries(moves)
-            cells = _cells(moves, chunks)
-            steps = in_steps(moves, cells) or []
+        steps, cells = laid_out(moves, lambda moves: cells_after_chunks(moves, chunks))
         name, collective = str(about["algorithm"]), str(about["collective"])
         return assemble(collective, name, len(files), root, chunks, ((step, cells) for step in steps))
     except (KeyError, ValueError, IndexError) as error:
@@ -301,15 +296,3 @@ def _bringing(nodes: Sequence[Node], node: Node, source: int, chunk: int) -> int
         if nodes[need].type == RECEIVE and other["comm_src"] == source and part in str(other["chunks"]).split(","):
             return need
     raise ScheduleError(f"{node.name} combines chunk {chunk} of rank {source} before it was received")
-
-
-def _cells(moves: list[TimedMove], chunks: int) -> Cells:
-    """Chunks come first, in order; saved data comes after them."""
-    places = {place for move in moves for place in (move.source, move.destination)}
-    cells = {place: place[2] for place in places if place[1] == "row"}
-    width = max([chunks, *(chunk + 1 for chunk in cells.values())])
-    more: dict[int, int] = defaultdict(int)
-    for place in sorted(places - {*cells}):
-        cells[place] = width + more[place[0]]
-        more[place[0]] += 1
-    return cells

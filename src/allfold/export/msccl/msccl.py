@@ -18,7 +18,7 @@ from ...errors import ScheduleError, UsageError
 from ...proof import verify
 from ...schedules import Schedule, step_of_moves
 from ..equivalence import check_equivalent
-from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
+from ..timed import Cells, Place, TimedMove, assemble, laid_out
 from .lower import lower
 from .order import Action, Execution, execute
 from .xml import MOST_STEPS, XmlAlgorithm, check_limits, parse
@@ -97,13 +97,7 @@ def _schedule_of(run: Execution, algorithm: XmlAlgorithm, root: int | None, in_p
     memory = _ChunkMemory(algorithm, root, in_place)
     _check_races(run, memory)
     moves = _moves(run, memory)
-    cells = memory.cells(moves)
-    steps = in_steps(moves, cells)
-    if steps is None:  # a message is in flight for so long that it has to be stored in the meantime
-        moves = through_temporaries(moves)
-        cells = memory.cells(moves)
-        steps = in_steps(moves, cells)
-    assert steps is not None
+    steps, cells = laid_out(moves, memory.cells)
     steps.append(_home(memory, moves, cells))
     return assemble(
         algorithm.collective,

@@ -15,7 +15,7 @@ from ...documents import parse
 from ...errors import ScheduleError, UsageError
 from ...schedules import Schedule
 from ..happens_before import Happening, run_threads
-from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
+from ..timed import Place, TimedMove, assemble, cells_after_chunks, laid_out
 
 COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -221,12 +221,7 @@ def read(text: str | bytes) -> Schedule:
     chunks = max(gpu["input_chunks"], gpu["output_chunks"])
     _need(chunks % find_collective(collective).slices(ranks) == 0, f"{chunks} chunks do not divide among {ranks} gpus")
     moves = _moves(plan, collective, chunks, *_run(plan))
-    cells = _cells(moves, chunks)
-    steps = in_steps(moves, cells)
-    if steps is None:
-        moves = through_temporaries(moves)
-        cells = _cells(moves, chunks)
-        steps = in_steps(moves, cells) or []
+    steps, cells = laid_out(moves, lambda moves: cells_after_chunks(moves, chunks))
     return assemble(collective, plan["name"], ranks, None, chunks, ((step, cells) for step in steps))
 
 
@@ -327,13 +322,3 @@ def _moves(
                 if start != ends[0]:
                     moves.append(TimedMove(True, start, ends[0], time, time, site, group=action))
     return moves
-
-
-def _cells(moves: list[TimedMove], chunks: int) -> Cells:
-    places = {place for move in moves for place in (move.source, move.destination)}
-    cells = {place: place[2] for place in places if place[1] == "row"}
-    more: dict[int, int] = defaultdict(int)
-    for place in sorted(places - {*cells}):
-        cells[place] = chunks + more[place[0]]
-        more[place[0]] += 1
-    return cells
