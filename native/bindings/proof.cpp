@@ -1,18 +1,14 @@
 // What the proof of compiled programs does instruction by instruction. Arrays are those of src/allfold/programs.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/bindings.hpp"
+#include "bindings/columns.hpp"
 #include "bindings/gil.hpp"
 #include "proof/conflicts.hpp"
 #include "proof/fold.hpp"
@@ -21,29 +17,12 @@
 #include "proof/in_order.hpp"
 #include "proof/step.hpp"
 #include "proof/versions.hpp"
-#include "shared/errors.hpp"
 
 namespace allfold {
 
 namespace nb = nanobind;
 
 namespace {
-
-template <typename Number>
-using Column = nb::ndarray<Number, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ints = Column<const int64_t>;
-
-template <typename Number, typename Made = Number>
-auto array_of(std::vector<Made>&& made) {
-    static_assert(sizeof(Number) == sizeof(Made));
-    auto* kept = new std::vector<Made>(std::move(made));
-    nb::capsule owner(kept, [](void* pointer) noexcept { delete static_cast<std::vector<Made>*>(pointer); });
-    return nb::ndarray<nb::numpy, Number, nb::ndim<1>>(reinterpret_cast<Number*>(kept->data()), {kept->size()}, owner);
-}
-
-void need(bool condition, const char* what) {
-    if (!condition) throw EngineError(Fault::usage, what);
-}
 
 bool within(const Ints& values, int64_t end) {
     return std::all_of(values.data(), values.data() + values.size(), [=](int64_t v) { return v >= 0 && v < end; });
@@ -65,18 +44,22 @@ proof::Programs programs_of(const Ints& starts, const Ints& wait_starts, const I
     return programs;
 }
 
-auto rounds(const Ints& starts, const Ints& wait_starts, const Ints& rank, const Ints& count) {
+nb::object rounds(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints starts = next, wait_starts = next, rank = next, count = next;
     const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
     std::vector<int64_t> when;
     {
         WithoutGil without;
         when = proof::rounds(programs);
     }
-    return array_of<int64_t>(std::move(when));
+    return array_of(std::move(when));
 }
 
-auto needed_waits(const Ints& starts, const Ints& wait_starts, const Ints& rank, const Ints& count, const Ints& when,
-                  int64_t horizon) {
+nb::object needed_waits(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints starts = next, wait_starts = next, rank = next, count = next, when = next;
+    const int64_t horizon = next;
     const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
     need(static_cast<int64_t>(when.size()) == programs.rows() && within(when, programs.rows()), "rows without a round");
     std::vector<uint8_t> needed;
@@ -84,25 +67,35 @@ auto needed_waits(const Ints& starts, const Ints& wait_starts, const Ints& rank,
         WithoutGil without;
         needed = proof::needed_waits(programs, when.data(), horizon);
     }
-    return array_of<bool>(std::move(needed));
+    return array_of<uint8_t, bool>(std::move(needed));
 }
 
-int64_t first_unordered(const Ints& starts, const Ints& wait_starts, const Ints& rank, const Ints& count,
-                        const Ints& when, const Ints& earlier, const Ints& later) {
+nb::object first_unordered(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints starts = next, wait_starts = next, rank = next, count = next, when = next, earlier = next, later = next;
     const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
     need(static_cast<int64_t>(when.size()) == programs.rows() && within(when, programs.rows()), "rows without a round");
     need(earlier.size() == later.size() && earlier.size() < INT32_MAX && within(earlier, programs.rows()) &&
              within(later, programs.rows()),
          "pairs of rows that there are not");
-    WithoutGil without;
-    return proof::first_unordered(programs, when.data(), earlier.data(), later.data(),
-                                  static_cast<int64_t>(earlier.size()));
+    int64_t first = 0;
+    {
+        WithoutGil without;
+        first = proof::first_unordered(programs, when.data(), earlier.data(), later.data(),
+                                       static_cast<int64_t>(earlier.size()));
+    }
+    return nb::int_(first);
 }
 
 // `sources` and `destinations`: starts, rank and slot of each.
-auto follow(const Ints& when, const Ints& source_starts, const Ints& source_rank, const Ints& source_slot,
-            const Ints& destination_starts, const Ints& destination_rank, const Ints& destination_slot, int64_t ranks,
-            const Column<int32_t>& datum, const Column<uint64_t>& bits, const Column<int32_t>& count) {
+nb::object follow(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints when = next, source_starts = next, source_rank = next, source_slot = next, destination_starts = next,
+               destination_rank = next, destination_slot = next;
+    const int64_t ranks = next;
+    const Column<int32_t> datum = next;
+    const Column<uint64_t> bits = next;
+    const Column<int32_t> count = next;
     const size_t rows = when.size();
     const int64_t slots = ranks > 0 ? static_cast<int64_t>(datum.size()) / ranks : 0;
     need(within(when, static_cast<int64_t>(rows)), "rows without a round");
@@ -127,23 +120,28 @@ auto follow(const Ints& when, const Ints& source_starts, const Ints& source_rank
                       {slots, datum.data(), bits.data(), count.data()},
                       {found_datum.data(), found_count.data(), reinterpret_cast<bool*>(mixed.data())});
     }
-    return nb::make_tuple(array_of<int32_t>(std::move(found_datum)), array_of<int32_t>(std::move(found_count)),
-                          array_of<bool>(std::move(mixed)));
+    return nb::make_tuple(array_of(std::move(found_datum)), array_of(std::move(found_count)),
+                          array_of<uint8_t, bool>(std::move(mixed)));
 }
 
 // The keys in order, equal ones in their own: as positions.
-auto order(const Ints& keys) {
+nb::object order(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints keys = next;
     std::vector<int64_t> positions;
     {
         WithoutGil without;
         positions = proof::order(keys.data(), static_cast<int64_t>(keys.size()));
     }
-    return array_of<int64_t>(std::move(positions));
+    return array_of(std::move(positions));
 }
 
 // The pairs (earlier, later) of rows that must be ordered.
-auto conflicts(const Ints& row, const Ints& place, const Column<const bool>& writes, const Ints& when,
-               const Ints& starts) {
+nb::object conflicts(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints row = next, place = next;
+    const Column<const bool> writes = next;
+    const Ints when = next, starts = next;
     need(row.size() == place.size() && row.size() == writes.size() && starts.size() > 0 &&
              are_starts(starts, when.size()) && when.size() < INT32_MAX,
          "conflicts: columns of different lengths");
@@ -155,15 +153,17 @@ auto conflicts(const Ints& row, const Ints& place, const Column<const bool>& wri
         found = proof::conflicts({static_cast<int64_t>(row.size()), row.data(), place.data(), writes.data()},
                                  when.data(), starts.data(), static_cast<int64_t>(starts.size()) - 1);
     }
-    return nb::make_tuple(array_of<int64_t>(std::move(found.earlier)), array_of<int64_t>(std::move(found.later)));
+    return nb::make_tuple(array_of(std::move(found.earlier)), array_of(std::move(found.later)));
 }
 
 // What is wrong (0: nothing) and where, whether a copy goes to a chunk that may be shorter, and the folds.
-auto folds_of(const Column<const int32_t>& reduces, const Column<const int32_t>& chunk,
-              const Column<const int32_t>& source, const Column<const int32_t>& destination,
-              const Column<const int32_t>& into, int64_t ranks, int64_t width, int64_t chunks, int64_t part,
-              const Column<const int32_t>& datum, const Column<const int32_t>& first, const Column<int64_t>& written,
-              int64_t number) {
+nb::object folds_of(nb::args given) {
+    Arguments next(std::move(given));
+    const Column<const int32_t> reduces = next, chunk = next, source = next, destination = next, into = next;
+    const int64_t ranks = next, width = next, chunks = next, part = next;
+    const Column<const int32_t> datum = next, first = next;
+    const Column<int64_t> written = next;
+    const int64_t number = next;
     const size_t moves = reduces.size();
     need(chunk.size() == moves && source.size() == moves && destination.size() == moves && into.size() == moves &&
              ranks >= 0 && width >= 0 && part > 0 && datum.size() == static_cast<size_t>(ranks * width) &&
@@ -177,15 +177,18 @@ auto folds_of(const Column<const int32_t>& reduces, const Column<const int32_t>&
     proof::StepFolds folds = proof::folds_of(
         {static_cast<int64_t>(moves), reduces.data(), chunk.data(), source.data(), destination.data(), into.data()},
         {ranks, width, chunks, part, datum.data(), first.data(), written.data()}, number);
-    return nb::make_tuple(static_cast<int>(folds.wrong), folds.at, folds.elsewhere,
-                          array_of<int64_t>(std::move(folds.target)), array_of<int64_t>(std::move(folds.starts)),
-                          array_of<int64_t>(std::move(folds.operands)), array_of<int64_t>(std::move(folds.move)));
+    return nb::make_tuple(static_cast<int>(folds.wrong), folds.at, folds.elsewhere, array_of(std::move(folds.target)),
+                          array_of(std::move(folds.starts)), array_of(std::move(folds.operands)),
+                          array_of(std::move(folds.move)));
 }
 
 // `steps`: where the folds of each step begin among those of all. `cell` and `sizes`: of the versions that are there
 // from the start, whose `datum` and `count` are given, and then of all folds.
-auto versions(const Ints& steps, const Ints& cell, const Ints& sizes, const Ints& operands,
-              const Column<const int32_t>& datum, const Column<const int32_t>& count, int64_t cells) {
+nb::object versions(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints steps = next, cell = next, sizes = next, operands = next;
+    const Column<const int32_t> datum = next, count = next;
+    const int64_t cells = next;
     const size_t total = cell.size(), initial = datum.size();
     need(initial <= total && sizes.size() == total && count.size() == initial && are_starts(steps, total - initial) &&
              within(sizes, static_cast<int64_t>(operands.size()) + 1) &&
@@ -201,23 +204,25 @@ auto versions(const Ints& steps, const Ints& cell, const Ints& sizes, const Ints
                                datum.data(), count.data(), static_cast<int64_t>(initial), cells);
     }
     need(made.whole, "versions: a fold of what holds nothing");
-    return nb::make_tuple(array_of<int64_t>(std::move(made.operand)), array_of<int64_t>(std::move(made.previous)),
-                          array_of<int64_t>(std::move(made.datum)), array_of<int64_t>(std::move(made.count)),
-                          array_of<int64_t>(std::move(made.current)));
+    return nb::make_tuple(array_of(std::move(made.operand)), array_of(std::move(made.previous)),
+                          array_of(std::move(made.datum)), array_of(std::move(made.count)),
+                          array_of(std::move(made.current)));
 }
 
 using Words = nb::ndarray<uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // What is wrong (0: nothing), in which fold, and with which operand of it.
-std::tuple<int, int64_t, int64_t> fold_symbols(const Ints& target, const Ints& starts, const Ints& operands,
-                                               const Column<int32_t>& datum, const Column<int32_t>& first,
-                                               const Column<int32_t>& last, const Column<int32_t>& count,
-                                               const Column<bool>& in_order, const Column<uint64_t>& expression,
-                                               const Column<uint64_t>& bits, std::optional<Words> members,
-                                               bool twice_is_wrong, bool write) {
+nb::object fold_symbols(nb::args given) {
+    Arguments next(std::move(given));
+    const Ints target = next, starts = next, operands = next;
+    const Column<int32_t> datum = next, first = next, last = next, count = next;
+    const Column<bool> in_order = next;
+    const Column<uint64_t> expression = next, bits = next;
+    const Words members = next.or_none<Words>();
+    const bool twice_is_wrong = next, write = next;
     const size_t size = datum.size();
     need(first.size() == size && last.size() == size && count.size() == size && in_order.size() == size &&
-             expression.size() == size && bits.size() == size && (!members || members->shape(0) == size) &&
+             expression.size() == size && bits.size() == size && (!members.is_valid() || members.shape(0) == size) &&
              starts.size() == target.size() + 1 && are_starts(starts, operands.size()),
          "fold_symbols: columns of different lengths");
     need(within(target, static_cast<int64_t>(size)) && within(operands, static_cast<int64_t>(size)),
@@ -230,11 +235,11 @@ std::tuple<int, int64_t, int64_t> fold_symbols(const Ints& target, const Ints& s
                              in_order.data(),
                              expression.data(),
                              bits.data(),
-                             members ? members->data() : nullptr,
-                             members ? static_cast<int64_t>(members->shape(1)) : 0};
+                             members.is_valid() ? members.data() : nullptr,
+                             members.is_valid() ? static_cast<int64_t>(members.shape(1)) : 0};
     const proof::Folds folds{static_cast<int64_t>(target.size()), target.data(), starts.data(), operands.data()};
     const proof::FoldFault fault = proof::fold(cells, folds, twice_is_wrong, write);
-    return {static_cast<int>(fault.what), fault.fold, fault.operand};
+    return nb::make_tuple(static_cast<int>(fault.what), fault.fold, fault.operand);
 }
 
 }  // namespace
@@ -244,8 +249,7 @@ void bind_proof(nb::module_& module) {
     module.def("conflicts", &conflicts);
     module.def("folds_of", &folds_of);
     module.def("versions", &versions);
-    module.def("fold_symbols", &fold_symbols, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-               nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+    module.def("fold_symbols", &fold_symbols);
     module.def("rounds", &rounds);
     module.def("needed_waits", &needed_waits);
     module.def("first_unordered", &first_unordered);

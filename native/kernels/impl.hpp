@@ -193,8 +193,10 @@ constexpr Care care() {
     Care wanted = Care::pairs;
     if (std::is_base_of_v<Sum, Operation> && (is_half || sizeof(Lane) >= 4))
         wanted = Care::much;
-    else if (is_half || (chooses<Operation> && std::is_floating_point_v<Lane>))
-        wanted = Care::some;  // halves must not be rounded between two sources
+    else if (chooses<Operation> && (is_half || std::is_floating_point_v<Lane>))
+        wanted = Care::some;
+    else if (is_half)
+        wanted = Care::loop;  // the product must not be rounded between two sources
     else if (std::is_same_v<Format, Plain<uint8_t>> && std::is_same_v<Operation, Or>)
         wanted = Care::some;  // copies too
     return wanted < most ? wanted : most;

@@ -7,8 +7,9 @@ namespace allfold {
 
 namespace {
 
-find::Neighbours neighbours_of(uint32_t ranks, Input<int32_t> source, Input<int32_t> destination,
-                               Input<int64_t> offsets, Input<int32_t> links, Input<int32_t> capacity) {
+find::Neighbours neighbours_of(uint32_t ranks, const Column<const int32_t>& source,
+                               const Column<const int32_t>& destination, const Column<const int64_t>& offsets,
+                               const Column<const int32_t>& links, const Column<const int32_t>& capacity) {
     find::Neighbours all{ranks, copied(source), copied(destination), copied(offsets), copied(links), copied(capacity)};
     check_indices(all.source, ranks, "neighbours: a source that is not a rank");
     check_indices(all.destination, ranks, "neighbours: a destination that is not a rank");
@@ -24,14 +25,20 @@ find::Neighbours neighbours_of(uint32_t ranks, Input<int32_t> source, Input<int3
 nb::object as_tuple(std::optional<find::Rounds> rounds) {
     if (!rounds) return nb::none();
     size_t starts = rounds->starts.size(), moves = rounds->chunk.size();
-    return nb::make_tuple(as_array(std::move(rounds->starts), 1, starts), as_array(std::move(rounds->chunk), 1, moves),
-                          as_array(std::move(rounds->source), 1, moves),
-                          as_array(std::move(rounds->destination), 1, moves));
+    return nb::make_tuple(
+        array_of(std::move(rounds->starts), {1, starts}), array_of(std::move(rounds->chunk), {1, moves}),
+        array_of(std::move(rounds->source), {1, moves}), array_of(std::move(rounds->destination), {1, moves}));
 }
 
 // Where rounds start, and chunk, source and destination of all moves; None if time ran out.
-nb::object spread(uint32_t ranks, Input<int32_t> source, Input<int32_t> destination, Input<int64_t> offsets,
-                  Input<int32_t> links, Input<int32_t> capacity, Input<int32_t> holder, uint64_t seed, double seconds) {
+nb::object spread(nb::args given) {
+    Arguments next(std::move(given));
+    const uint32_t ranks = next;
+    const Column<const int32_t> source = next, destination = next;
+    const Column<const int64_t> offsets = next;
+    const Column<const int32_t> links = next, capacity = next, holder = next;
+    const uint64_t seed = next;
+    const double seconds = next;
     find::Neighbours all = neighbours_of(ranks, source, destination, offsets, links, capacity);
     std::vector<int32_t> holders = copied(holder);
     check_indices(holders, ranks, "spread: a chunk that no rank holds");

@@ -1,17 +1,43 @@
 // What `allfold.find` needs in a hurry: cuts, trees and rounds of networks.
 #include "bindings/find/find.hpp"
 
+#include <chrono>
+
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "find/cut.hpp"
 #include "find/pack.hpp"
 #include "find/rounds.hpp"
 
 namespace allfold {
 
+void run_interruptible(double seconds, const std::function<void(const find::Stop&)>& work) {
+    using Clock = std::chrono::steady_clock;
+    auto start = Clock::now(), asked = start;
+    bool interrupted = false;
+    find::Stop stop = [&] {
+        auto now = Clock::now();
+        if (std::chrono::duration<double>(now - start).count() > seconds) return true;
+        if (now - asked > std::chrono::milliseconds(50)) {
+            asked = now;
+            WithGil with;
+            interrupted = in_python([] { return PyErr_CheckSignals(); }) != 0;
+        }
+        return interrupted;
+    };
+    {
+        WithoutGil without;
+        try {
+            work(stop);
+        } catch (const find::Stopped&) {}
+    }
+    if (interrupted) throw nb::python_error();
+}
+
 namespace {
 
-find::Graph graph_of(int32_t vertices, const Input<int32_t>& tail, const Input<int32_t>& head,
-                     const Input<int64_t>& capacity) {
+find::Graph graph_of(int32_t vertices, const Column<const int32_t>& tail, const Column<const int32_t>& head,
+                     const Column<const int64_t>& capacity) {
     find::Graph graph{vertices, copied(tail), copied(head), copied(capacity)};
     auto outside = [&](int32_t vertex) { return vertex < 0 || vertex >= vertices; };
     bool wrong = vertices < 1 || graph.tail.size() != graph.head.size() || graph.tail.size() != graph.capacity.size();
@@ -21,7 +47,7 @@ find::Graph graph_of(int32_t vertices, const Input<int32_t>& tail, const Input<i
     return graph;
 }
 
-std::vector<int64_t> per_vertex(int32_t vertices, const Input<int64_t>& numbers) {
+std::vector<int64_t> per_vertex(int32_t vertices, const Column<const int64_t>& numbers) {
     if (numbers.shape(0) != static_cast<size_t>(vertices))
         throw EngineError(Fault::usage, "expected a number for every vertex");
     return copied(numbers);
@@ -34,24 +60,37 @@ struct Demand {
     std::vector<int32_t> sinks;
 };
 
-Demand demand_of(int32_t vertices, const Input<int32_t>& tail, const Input<int32_t>& head,
-                 const Input<int64_t>& capacity, const Input<int64_t>& weight, const Input<int32_t>& sinks) {
+Demand demand_of(int32_t vertices, const Column<const int32_t>& tail, const Column<const int32_t>& head,
+                 const Column<const int64_t>& capacity, const Column<const int64_t>& weight,
+                 const Column<const int32_t>& sinks) {
     Demand demand{graph_of(vertices, tail, head, capacity), per_vertex(vertices, weight), copied(sinks)};
     check_indices(demand.sinks, vertices, "a sink that is not a vertex");
     return demand;
 }
 
-nb::object tightest_cut(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
-                        Input<int64_t> weight, Input<int32_t> sinks, double seconds) {
+nb::object tightest_cut(nb::args given) {
+    Arguments next(std::move(given));
+    const int32_t vertices = next;
+    const Column<const int32_t> tail = next, head = next;
+    const Column<const int64_t> capacity = next, weight = next;
+    const Column<const int32_t> sinks = next;
+    const double seconds = next;
     Demand all = demand_of(vertices, tail, head, capacity, weight, sinks);
     auto cut = interruptible(
         seconds, [&](const find::Stop& stop) { return find::tightest_cut(all.graph, all.weight, all.sinks, stop); });
     if (!cut) return nb::none();
-    return nb::make_tuple(cut->weight, cut->capacity, as_array(std::move(cut->inside), 1, vertices));
+    return nb::make_tuple(cut->weight, cut->capacity,
+                          array_of(std::move(cut->inside), {1, static_cast<size_t>(vertices)}));
 }
 
-nb::object cuts_below(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
-                      Input<int64_t> weight, Input<int32_t> sinks, int64_t wanted, double seconds) {
+nb::object cuts_below(nb::args given) {
+    Arguments next(std::move(given));
+    const int32_t vertices = next;
+    const Column<const int32_t> tail = next, head = next;
+    const Column<const int64_t> capacity = next, weight = next;
+    const Column<const int32_t> sinks = next;
+    const int64_t wanted = next;
+    const double seconds = next;
     Demand all = demand_of(vertices, tail, head, capacity, weight, sinks);
     auto cuts = interruptible(seconds, [&](const find::Stop& stop) {
         return find::cuts_below(all.graph, all.weight, all.sinks, wanted, stop);
@@ -59,11 +98,15 @@ nb::object cuts_below(int32_t vertices, Input<int32_t> tail, Input<int32_t> head
     if (!cuts) return nb::none();
     std::vector<uint8_t> inside;
     for (const auto& cut : *cuts) inside.insert(inside.end(), cut.begin(), cut.end());
-    return as_array(std::move(inside), cuts->size(), vertices);
+    return array_of(std::move(inside), {cuts->size(), static_cast<size_t>(vertices)});
 }
 
-nb::object can_pack(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
-                    Input<int64_t> wanted, double seconds) {
+nb::object can_pack(nb::args given) {
+    Arguments next(std::move(given));
+    const int32_t vertices = next;
+    const Column<const int32_t> tail = next, head = next;
+    const Column<const int64_t> capacity = next, wanted = next;
+    const double seconds = next;
     find::Graph graph = graph_of(vertices, tail, head, capacity);
     std::vector<int64_t> roots = per_vertex(vertices, wanted);
     auto can = interruptible(seconds, [&](const find::Stop& stop) { return find::can_pack(graph, roots, stop); });
@@ -71,8 +114,14 @@ nb::object can_pack(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, 
 }
 
 // Trees as rows: roots, how many of each, and the parents of all vertices; None if time ran out, no rows if none exist.
-nb::object pack_trees(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
-                      Input<int64_t> wanted, Input<int32_t> order, bool careful, double seconds) {
+nb::object pack_trees(nb::args given) {
+    Arguments next(std::move(given));
+    const int32_t vertices = next;
+    const Column<const int32_t> tail = next, head = next;
+    const Column<const int64_t> capacity = next, wanted = next;
+    const Column<const int32_t> order = next;
+    const bool careful = next;
+    const double seconds = next;
     find::Graph graph = graph_of(vertices, tail, head, capacity);
     std::vector<int64_t> roots = per_vertex(vertices, wanted);
     std::vector<int32_t> turns = copied(order);
@@ -89,12 +138,18 @@ nb::object pack_trees(int32_t vertices, Input<int32_t> tail, Input<int32_t> head
         parent.insert(parent.end(), tree.parent.begin(), tree.parent.end());
     }
     size_t many = trees->size();
-    return nb::make_tuple(as_array(std::move(root), 1, many), as_array(std::move(times), 1, many),
-                          as_array(std::move(parent), many, vertices));
+    return nb::make_tuple(array_of(std::move(root), {1, many}), array_of(std::move(times), {1, many}),
+                          array_of(std::move(parent), {many, static_cast<size_t>(vertices)}));
 }
 
-nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> due, Input<int32_t> parent,
-                     Input<int64_t> offsets, Input<int32_t> links, Input<int64_t> capacity, double seconds) {
+nb::object rounds_of(nb::args given) {
+    Arguments next(std::move(given));
+    const int32_t vertices = next;
+    const Column<const int32_t> tree = next, due = next, parent = next;
+    const Column<const int64_t> offsets = next;
+    const Column<const int32_t> links = next;
+    const Column<const int64_t> capacity = next;
+    const double seconds = next;
     find::Pieces pieces{vertices,        copied(tree),  copied(due),     copied(parent),
                         copied(offsets), copied(links), copied(capacity)};
     if (vertices < 1 || pieces.parent.size() % vertices || pieces.offsets.size() != pieces.parent.size() + 1)
@@ -112,7 +167,7 @@ nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> due, 
     size_t many = pieces.tree.size();
     auto rounds = interruptible(seconds, [&](const find::Stop& stop) { return find::rounds_of(pieces, stop); });
     if (!rounds) return nb::none();
-    return as_array(std::move(*rounds), many, vertices);
+    return array_of(std::move(*rounds), {many, static_cast<size_t>(vertices)});
 }
 
 }  // namespace
