@@ -23,12 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-from allfold.collectives import COLLECTIVES
-from allfold.engines.shared_memory.choice import choices
 from allfold.launch import worker
 from allfold.launch.spawn import run_everywhere
 from allfold.launch.template import Template
-from allfold.proved import programs_of
 
 _LONGEST_REQUEST = 256 * 1024
 _DESCRIPTORS = 4
@@ -145,7 +142,6 @@ def _serve(number: int, tests: int, modules: list[str]) -> None:
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
-    _prove_the_usual()
     gc.freeze()
     server, connection = os.getpid(), socket.socket(fileno=number)
     while True:
@@ -162,18 +158,6 @@ def _serve(number: int, tests: int, modules: list[str]) -> None:
         connection.send(str(process).encode())
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def _prove_the_usual() -> None:
-    """The programs of most calls in tests, once for all ranks: each would take longer to prove them than to run them.
-
-    Only for calls that name no algorithm, with few ranks. All else is proved in the ranks, as everywhere.
-    """
-    for ranks in range(2, 5):
-        for collective, promise in COLLECTIVES.items():
-            root = 0 if promise.rooted else None
-            for _, algorithm, _ in choices(collective, ranks):
-                programs_of(collective, algorithm, ranks, root, "private")
 
 
 def _become_template(server: int, request: Any, descriptors: list[int]) -> None:
