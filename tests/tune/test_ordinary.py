@@ -217,7 +217,7 @@ def test_every_way_that_differs_is_measured() -> None:
 
 def test_tune_measures_ways_and_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "f.json"
-    words = ["tune", "-n", "2", "--sizes", "4K,64K", "--collectives", "all_gather,barrier", "--seconds", "2"]
+    words = ["tune", "-n", "2", "--sizes", "4K,64K", "--collectives", "all_gather,barrier", "--seconds", "0.5"]
     assert main([*words, "--output", str(path)]) == 0
     capsys.readouterr()
     run = read_runs(path)[2]
