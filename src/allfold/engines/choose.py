@@ -46,9 +46,10 @@ class Engines:
 
     def serving(self, call: Call) -> Engine:
         """The engine for the arrays of a call. All ranks take part in the first call with another kind of memory."""
-        kinds = [memory_of(array) for array in (call.input, call.output) if array is not None]
-        if not kinds or (kinds[0] == self.main.memory and kinds[-1] == self.main.memory):
+        main, input, output = self.main.memory, call.input, call.output
+        if (input is None or memory_of(input) == main) and (output is None or memory_of(output) == main):
             return self.main
+        kinds = [memory_of(array) for array in (input, output) if array is not None]
         if kinds[0] != kinds[-1]:
             raise UsageError(f"{call.collective}: one array is in a GPU's memory, the other is not; both must be")
         return self.others.get(kinds[0]) or self._made(call, kinds[0])

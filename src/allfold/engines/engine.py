@@ -97,6 +97,13 @@ class Ticket(Protocol):
         ...
 
 
+class Background(NamedTuple):
+    """A call that goes on in the background, as a `Ticket` made of two functions."""
+
+    done: Callable[[], bool]
+    wait: Callable[[float | None], bool]
+
+
 class Deferred(Protocol):
     """A call for later, as often as it is wanted: a C function and its argument, as addresses."""
 

@@ -11,13 +11,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from ... import _native
 from ...errors import AllfoldError, CollectiveTimeout, RankLost, UsageError
 from ...fabrics.fabric import Disconnected
 from ...ops import Op
-from ..engine import FAILURES, Call
+from ..engine import FAILURES, Background, Call
 from ..shared_memory.flight import keep
 from .flight import Flight
 from .job import Job
@@ -36,19 +37,6 @@ _HOLDS_UP = {  # by progress of a rank: what it has not done, if others wait for
 }
 
 _Queue = queue.SimpleQueue[Callable[[], None] | None]
-
-
-class Background(NamedTuple):
-    """A call that goes on in the background."""
-
-    calls: Calls
-    job: Job
-
-    def done(self) -> bool:
-        return self.job.done()
-
-    def wait(self, timeout: float | None) -> bool:
-        return self.calls.wait(self.job, timeout)
 
 
 class Calls:
@@ -114,7 +102,7 @@ class Calls:
             if membership.error is not None:  # it failed meanwhile
                 job.end(membership.error)
                 job.release()
-            return Background(self, job)
+            return Background(job.done, partial(self.wait, job))
         if here:
             self._make(job)
         elif job.bell is not None:

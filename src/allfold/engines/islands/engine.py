@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Call, Engine, Entry, Event, MeasuredNetwork, name_group
+from ..engine import Background, Call, Engine, Entry, Event, MeasuredNetwork, name_group
 from ..shared_memory.members import number_of
 from ..signature import check_groups
-from .calls import Background
 from .crossing import Crossing
 from .execution.probe import clock_shift, probe
 from .parts import Parts

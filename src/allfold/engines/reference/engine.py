@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from ...collectives import COLLECTIVES
 from ...errors import CollectiveTimeout, MismatchError, RankLost
 from ...wording import name_ranks
-from ..engine import Call, Engine, name_group
+from ..engine import Background, Call, Engine, name_group
 from ..mailbox import wait
 from ..signature import check_groups, difference
 from ..taken import Taken, take
@@ -24,18 +25,6 @@ from .replay import replay
 def in_threads(ranks: int, timeout: float) -> list[Engine]:
     meeting = Meeting(ranks, "the world")
     return [Reference(rank, meeting, timeout) for rank in range(ranks)]
-
-
-class Background(NamedTuple):
-    """A call that the last rank to come makes for all."""
-
-    result: Future[Any]
-
-    def done(self) -> bool:
-        return self.result.done()
-
-    def wait(self, timeout: float | None) -> bool:
-        return wait(self.result, timeout)
 
 
 class Reference(Engine):
@@ -55,7 +44,7 @@ class Reference(Engine):
         taken = take(call, self.rank, self.size, call.algorithm or driver_or_direct)
         number, ticket = self._meeting.come(self.rank, taken, self._perform)
         if async_op:
-            return Background(ticket)
+            return Background(ticket.done, partial(wait, ticket))  # the last rank to come makes the call, for all
         self._finish(call.collective, number, ticket, call.timeout)
         return None
 

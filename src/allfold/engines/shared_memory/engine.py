@@ -14,6 +14,7 @@ import struct
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from ...registry import Algorithm, AnyAlgorithm, algorithm_of
 from ...wording import name_ranks
 from ..engine import (
     FAILURES,
+    Background,
     Call,
     Engine,
     Entry,
@@ -214,7 +216,15 @@ class SharedMemory(Engine):
 
     def run(self, call: Call, async_op: bool) -> Background | None:
         ticket = self.native.run(*self._in_numbers(call), async_op)
-        return None if ticket is None else Background(self, ticket)
+        return None if ticket is None else Background(ticket.done, partial(self._wait, ticket))
+
+    def _wait(self, ticket: _native.Ticket, timeout: float | None) -> bool:
+        """Wait for a call that the extension's worker makes."""
+        try:
+            return self.native.wait(ticket, -1.0 if timeout is None else max(0.0, timeout))
+        except FAILURES as error:
+            self.failed(error)
+            raise
 
     def deferred(self, call: Call, outcome: _native.Outcome) -> _native.Deferred:
         return self.native.deferred(*self._in_numbers(call), outcome)
@@ -397,22 +407,6 @@ class SharedMemory(Engine):
         check_rank_order(call.collective, self._algorithm_named(call.collective, name or by_rule), self.size, root, op)
         is_tuned = self._tuning.of(call.collective, self.size) is not None
         return by_rule if name is None and is_tuned else name
-
-
-class Background:
-    """A call that the extension's worker makes."""
-
-    __slots__ = ("_engine", "_ticket", "done")
-
-    def __init__(self, engine: SharedMemory, ticket: _native.Ticket) -> None:
-        self._engine, self._ticket, self.done = engine, ticket, ticket.done
-
-    def wait(self, timeout: float | None) -> bool:
-        try:
-            return self._engine.native.wait(self._ticket, -1.0 if timeout is None else max(0.0, timeout))
-        except FAILURES as error:
-            self._engine.failed(error)
-            raise
 
 
 _InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None, Any]
