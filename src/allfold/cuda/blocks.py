@@ -16,7 +16,7 @@ import numpy as np
 from ..engines.buffer import Buffer
 from ..errors import DeviceError, UsageError
 from ..wording import name_ranks
-from .driver import Device
+from .driver import GpuDriver
 
 _BLOCK_SHIFT = 42  # a place is a number of a block, and a byte in it
 _MOST_BLOCKS = 1024
@@ -38,7 +38,7 @@ class Reached(NamedTuple):
 class Blocks:
     """The blocks of one group on one GPU."""
 
-    def __init__(self, device: Device, context: int, rank: int, exchanged: Callable[[bytes], list[bytes]]) -> None:
+    def __init__(self, device: GpuDriver, context: int, rank: int, exchanged: Callable[[bytes], list[bytes]]) -> None:
         self._device, self._context, self._rank, self._exchanged = device, context, rank, exchanged
         self._blocks: dict[int, SharedBlock] = {}
         self._let_go: set[int] = set()

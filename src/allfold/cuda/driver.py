@@ -57,8 +57,8 @@ def refuse_capture() -> None:
     )
 
 
-class Device(Protocol):
-    """A GPU, as staging uses it. Tests have one that is made of NumPy and threads."""
+class GpuDriver(Protocol):
+    """The driver of GPUs, as staging uses it. Tests have one that is made of NumPy and threads."""
 
     def context_of(self, pointer: int) -> int:
         """The context to which an address belongs; without an address, the current one."""
@@ -107,7 +107,7 @@ class Device(Protocol):
 
 
 @lru_cache(maxsize=1)
-def driver() -> Device:
+def driver() -> GpuDriver:
     """NVIDIA's driver on this machine."""
     try:
         library = ctypes.CDLL("libcuda.so.1")

@@ -21,7 +21,7 @@ from ..errors import DeviceError
 from ..wording import name_ranks
 from .blocks import Blocks
 from .compose import AREA_BYTES, WORD_BYTES
-from .driver import Device
+from .driver import GpuDriver
 from .retire import standstill
 
 _PAGE = 4096
@@ -35,7 +35,7 @@ _LET_GO = 1 << 30  # more than any wait is ahead
 class GroupMemory:
     """One rank's memory of a group on a GPU, and its view of that of the others."""
 
-    def __init__(self, engine: SharedMemory, device: Device, context: int, timeout: float | None) -> None:
+    def __init__(self, engine: SharedMemory, device: GpuDriver, context: int, timeout: float | None) -> None:
         self.rank, self.size = engine.rank, engine.size
         self.others = [rank for rank in range(engine.size) if rank != engine.rank]
         self.arenas: list[int] = []

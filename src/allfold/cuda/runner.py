@@ -39,7 +39,7 @@ from ..schedules import Schedule
 from ..wording import name_ranks
 from .blocks import Reached
 from .compose import ALIGNED, AREA_BYTES, Addresses, After, StreamState, compose
-from .driver import Device
+from .driver import GpuDriver
 from .kernels import MOST_ARRAYS
 from .memory import FAILED, LATE, LEFT, MISMATCHED, GroupMemory
 from .programs import StreamProgram, check_overlap, program_of
@@ -77,7 +77,7 @@ class Runner:
     """The calls of one engine on arrays of a GPU, or of GPUs that reach each other. Made by all ranks together."""
 
     def __init__(
-        self, engine: SharedMemory, device: Device, context: int, staging: Staging, timeout: float | None
+        self, engine: SharedMemory, device: GpuDriver, context: int, staging: Staging, timeout: float | None
     ) -> None:
         sweep()
         self.engine, self._lane = engine, device.lane(context)

@@ -25,7 +25,7 @@ from ..engines.buffer import Buffer
 from ..engines.engine import FAILURES, Call, Deferred, Engine
 from ..errors import AllfoldError, DeviceError, UsageError
 from .batch import Batch
-from .driver import Device
+from .driver import GpuDriver
 from .retire import Needed, forget_past, retire, standstill
 
 PIECE_BYTES = 32 << 20
@@ -38,7 +38,7 @@ _MOST_PAST_CALLS = 8
 class Rooms:
     """Main memory that the ranks share and that the GPU reaches, and what the stream still needs of staged calls."""
 
-    def __init__(self, device: Device, context: int) -> None:
+    def __init__(self, device: GpuDriver, context: int) -> None:
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
         self.calls: deque[Needed] = deque()
         self._device, self._context = device, context
@@ -56,7 +56,7 @@ class Rooms:
 class Staging:
     """The calls of one engine on arrays of one GPU."""
 
-    def __init__(self, engine: Engine, device: Device, context: int) -> None:
+    def __init__(self, engine: Engine, device: GpuDriver, context: int) -> None:
         self.engine, self.lane = engine, device.lane(context)
         self._device, self._context = device, context
         self._rooms = Rooms(device, context)

@@ -31,7 +31,7 @@ from ..proved import check_uneven, schedule_of
 from ..registry import AnyAlgorithm, find_algorithm
 from ..schedules import Schedule
 from .batch import Batch
-from .driver import Device
+from .driver import GpuDriver
 from .runner import Again, Runner
 from .staging import Staging
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 class Ways:
     """The calls of one communicator on arrays of one GPU. The engines are its own: staged calls wait in the stream."""
 
-    def __init__(self, engine: Engine, device: Device, context: int, timeout: float | None = None) -> None:
+    def __init__(self, engine: Engine, device: GpuDriver, context: int, timeout: float | None = None) -> None:
         """All ranks meet, each wait no longer than the timeout; without one, than the engine's."""
         self.lane = device.lane(context)
         self.staging = Staging(engine, device, context)
@@ -69,7 +69,7 @@ class Ways:
                 self.abort()  # or the next call would try it again
                 raise
 
-    def _meet(self, engine: SharedMemory, device: Device, context: int, timeout: float | None) -> None:
+    def _meet(self, engine: SharedMemory, device: GpuDriver, context: int, timeout: float | None) -> None:
         """Prepare calls on the GPU, if all ranks can."""
         own = engine.group(range(engine.size), timeout)
         assert own is not None
@@ -203,7 +203,7 @@ def has_alike(promise: Collective) -> bool:
     return not promise.rooted or promise.ends == WHOLE
 
 
-def _takes_turns(runner: Runner, device: Device, context: int, timeout: float | None) -> bool:
+def _takes_turns(runner: Runner, device: GpuDriver, context: int, timeout: float | None) -> bool:
     """True if the processes have the GPU one after the other: then even the shortest kernel takes long."""
     engine, word, batch = runner.engine, runner.memory.arena, Batch()
     batch.fold("sum", "int32", [word, word], [word], 1, 1)
