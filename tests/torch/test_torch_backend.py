@@ -437,7 +437,7 @@ def test_every_function_by_itself(case: Callable[[int, int], None]) -> None:
     run_ranks(work_through, 3, 3, [case.__name__])
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_every_function(ranks: int) -> None:
     run_ranks(work_through, ranks, ranks, [case.__name__ for case in CASES])
 
