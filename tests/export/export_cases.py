@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+from typing import Any
+
+import pytest
+
 import allfold as af
 from allfold.collectives import COLLECTIVES
 
 EVERY = [
     (collective, name) for collective in COLLECTIVES for name in af.algorithms(collective) if collective != "barrier"
 ]
-RANKS = [2, 3, 4, 5, 8]
+RANKS = (1, 2, 3, 4, 5, 8)
+
+
+def grid(algorithms: list[tuple[str, str]], always: tuple[int, ...], in_turn: tuple[int, ...]) -> list[Any]:
+    """Each algorithm with the ranks of `always` and one of `in_turn`; in make test-all with every number of ranks."""
+    return [
+        pytest.param(collective, name, ranks, marks=[] if ranks in (*always, turn) else [pytest.mark.exhaustive])
+        for (collective, name), turn in zip(algorithms, cycle(in_turn), strict=False)
+        for ranks in RANKS
+    ]
 
 
 def cases(collective: str, name: str, ranks: int) -> list[af.Schedule]:

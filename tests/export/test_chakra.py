@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from export_cases import EVERY, RANKS, cases
+from export_cases import EVERY, cases, grid
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import allfold as af
@@ -14,8 +14,7 @@ from allfold.export.chakra.wire import decode
 from allfold.export.equivalence import check_equivalent
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
-@pytest.mark.parametrize("ranks", [1, *RANKS])
+@pytest.mark.parametrize(("collective", "name", "ranks"), grid(EVERY, (3, 4), (1, 2, 5, 8)))
 def test_chakra_comes_back_as_the_same(collective: str, name: str, ranks: int) -> None:
     for plan in cases(collective, name, ranks):
         files = chakra.write(plan, 1 << 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from export_cases import EVERY, RANKS, cases
+from export_cases import EVERY, cases, grid
 
 import allfold as af
 from allfold.export.equivalence import check_equivalent
@@ -23,8 +23,7 @@ def test_what_msccl_has_no_word_for_is_refused() -> None:
             msccl.write(af.schedule(collective, "direct", 3))
 
 
-@pytest.mark.parametrize(("collective", "name"), WRITTEN)
-@pytest.mark.parametrize("ranks", [1, *RANKS[:-1], pytest.param(RANKS[-1], marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("collective", "name", "ranks"), grid(WRITTEN, (3, 4), (1, 2, 5)))
 def test_msccl_comes_back_as_the_same(collective: str, name: str, ranks: int) -> None:
     for plan in cases(collective, name, ranks):
         text = msccl.write(plan)
@@ -39,8 +38,16 @@ def test_msccl_comes_back_as_the_same(collective: str, name: str, ranks: int) ->
             assert (proof.same_bits, proof.rank_order) == (facts.same_bits, facts.rank_order)
 
 
-@pytest.mark.parametrize(("collective", "name"), WRITTEN)
-@pytest.mark.parametrize(("fused", "aside", "share"), [(False, False, None), (False, True, None), (True, False, 3)])
+FORMS = [(False, False, None), (False, True, None), (True, False, 3)]
+# Each form with every third algorithm; all of them in make test-all.
+IN_TURN = [
+    pytest.param(*algorithm, *form, marks=[pytest.mark.exhaustive] if (number - turn) % len(FORMS) else [])
+    for number, algorithm in enumerate(WRITTEN)
+    for turn, form in enumerate(FORMS)
+]
+
+
+@pytest.mark.parametrize(("collective", "name", "fused", "aside", "share"), IN_TURN)
 def test_msccl_in_every_form(collective: str, name: str, fused: bool, aside: bool, share: int | None) -> None:
     plan = af.schedule(collective, name, 5)
     text = lower(plan, fused, aside, share).to_xml()

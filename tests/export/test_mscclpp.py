@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from export_cases import EVERY, RANKS
+from export_cases import EVERY, grid
 
 import allfold as af
 from allfold.export.equivalence import check_equivalent
@@ -16,8 +16,7 @@ from allfold.export.mscclpp import plan as mscclpp_plan
 PLANNED = [(collective, name) for collective, name in EVERY if collective in mscclpp_plan.COLLECTIVES.values()]
 
 
-@pytest.mark.parametrize(("collective", "name"), PLANNED)
-@pytest.mark.parametrize("ranks", [1, *RANKS])
+@pytest.mark.parametrize(("collective", "name", "ranks"), grid(PLANNED, (3, 4), (1, 2, 5, 8)))
 def test_mscclpp_comes_back_as_the_same(collective: str, name: str, ranks: int) -> None:
     plan = af.schedule(collective, name, ranks)
     text = mscclpp.write(plan)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from export_cases import EVERY
+from export_cases import EVERY, grid
 
 import allfold as af
 from allfold.export import perfetto
 from allfold.export.equivalence import check_equivalent
 
+WITH_BARRIERS = [*EVERY, *(("barrier", name) for name in af.algorithms("barrier"))]
 
-@pytest.mark.parametrize(("collective", "name"), [*EVERY, *(("barrier", name) for name in af.algorithms("barrier"))])
-@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
+
+@pytest.mark.parametrize(("collective", "name", "ranks"), grid(WITH_BARRIERS, (4,), (1, 2, 3, 5, 8)))
 def test_perfetto_comes_back_as_the_same(collective: str, name: str, ranks: int) -> None:
     plan = af.schedule(collective, name, ranks)
     document = json.loads(perfetto.write(plan))
