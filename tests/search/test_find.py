@@ -195,7 +195,7 @@ def test_a_found_schedule_runs(tmp_path: Path) -> None:
 
 def test_the_command_saves_what_others_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, page = str(tmp_path / "gather.json"), str(tmp_path / "page.html")
-    words = ["--collective", "all_gather", "--topology", "dgx1", "--size", "1M", "--seconds", "2"]
+    words = ["--collective", "all_gather", "--topology", "dgx1", "--size", "1M", "--method", "greedy", "--chunks", "1"]
     assert main(["find", *words, "--save", file, "--html", page]) == 0
     out = capsys.readouterr().out
     assert "times the least" in out and "ranks 1–7 can send no more than 150 GB/s to the rest" in out

@@ -114,7 +114,7 @@ def tiny(draw: st.DrawFn) -> Topology:
     return written(ranks, [(a, b, draw(st.sampled_from([1e9, 2e9]))) for a, b in chosen])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(tiny(), st.integers(1, 2), st.integers(0, 1), st.integers(0, 2), st.booleans())
 def test_exact_means_exact(topology: Topology, chunks: int, more_steps: int, more_rounds: int, rooted: bool) -> None:
     among = neighbours_of(topology, topology.ranks)
@@ -130,7 +130,7 @@ def test_exact_means_exact(topology: Topology, chunks: int, more_steps: int, mor
         assert Fraction(rounds, chunks) >= least
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(topologies(most=5), st.sampled_from(KNOWN), st.integers(0, 3))
 def test_the_frontier_is_proved_and_keeps_to_its_rounds(topology: Topology, collective: str, root: int) -> None:
     task = task_for(collective, topology, root=root, seconds=2)
@@ -174,7 +174,7 @@ def test_breadth_first_moves_no_more_than_it_must(text: str, chunks: int, steps:
     assert rounds_taken(found, neighbours_of(topology, topology.ranks), topology) == rounds
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(topologies(), st.sampled_from(KNOWN), st.integers(0, 3), st.integers(1, 3))
 def test_breadth_first_is_proved_and_takes_the_fewest_steps(
     topology: Topology, collective: str, root: int, chunks: int
@@ -222,3 +222,30 @@ def test_renumberings_change_no_capacity() -> None:
 def test_what_it_cannot_do_gets_a_sentence() -> None:
     with pytest.raises(af.UsageError, match=r"finds all_reduce, reduce, .*, not all_to_all"):
         next(steps(task_for("all_to_all", find_topology("dgx1"))))
+
+
+test_exact_means_exact_more = pytest.mark.exhaustive(
+    settings(max_examples=60, deadline=None)(
+        given(tiny(), st.integers(1, 2), st.integers(0, 1), st.integers(0, 2), st.booleans())(
+            test_exact_means_exact.hypothesis.inner_test
+        )
+    )
+)
+
+
+test_the_frontier_is_proved_and_keeps_to_its_rounds_more = pytest.mark.exhaustive(
+    settings(max_examples=15, deadline=None)(
+        given(topologies(most=5), st.sampled_from(KNOWN), st.integers(0, 3))(
+            test_the_frontier_is_proved_and_keeps_to_its_rounds.hypothesis.inner_test
+        )
+    )
+)
+
+
+test_breadth_first_is_proved_and_takes_the_fewest_steps_more = pytest.mark.exhaustive(
+    settings(max_examples=30, deadline=None)(
+        given(topologies(), st.sampled_from(KNOWN), st.integers(0, 3), st.integers(1, 3))(
+            test_breadth_first_is_proved_and_takes_the_fewest_steps.hypothesis.inner_test
+        )
+    )
+)

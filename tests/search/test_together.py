@@ -135,7 +135,7 @@ def least_by_all_sets(collective: str, topology: Topology, groups: list[list[int
     return float(answer.x[-1]) / 1e9
 
 
-@pytest.mark.parametrize("seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(3, 40))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 40))])
 def test_random_networks(seed: int) -> None:
     """No schedules together are priced below the bound, which is that of all sets, or more."""
     random, topology = Random(seed), None
