@@ -71,11 +71,11 @@ def facts_of(
         bandwidth[topology.routes(peer, here).links[-1]] /= slow[rank]
     net = network(topology, ranks, pairs, shift, bandwidth)
     chunk = size / schedule.chunks / segments if schedule.promise.carries_data else 0.0
-    moved, combined = needs.moves * chunk, needs.reduces * chunk
+    moved, combined = needs.moves.astype(np.float64) * chunk, needs.reduces.astype(np.float64) * chunk
     if lengths is not None:
-        message, shares = group_messages(moves)[0], shares_of_moves(schedule, lengths) * (size / segments)
-        moved = np.bincount(message, shares, len(needs.move))
-        combined = np.bincount(message, shares * moves.reduces, len(needs.move))
+        message, parts = group_messages(moves)[0], shares_of_moves(schedule, lengths) * (size / segments)
+        moved = np.bincount(message, parts, len(needs.move)).astype(np.float64)
+        combined = np.bincount(message, parts * moves.reduces, len(needs.move)).astype(np.float64)
     own, arrives = None, np.ones(len(source))
     if topology.folding:
         steps, ends = (
@@ -86,19 +86,18 @@ def facts_of(
         arrives = np.asarray([parts[-1] if parts else 1.0 for parts in own])
     limit, latency = net.limit[pair], net.latency[pair]
     if topology.by_size:
-        bytes = moved.astype(np.float64)
-        routes = topology.routes(source, destination, bytes)
+        routes = topology.routes(source, destination, moved)
         each = np.split(routes.stretched(routes.loads(np.ones(len(routes)))), routes.offsets[1:-1])
         own = [tuple((row * (parts or 1.0)).tolist()) for row, parts in zip(each, own or [()] * len(each), strict=True)]
         travels = source != destination
         if travels.any():
-            between = topology.routes(source[travels], destination[travels], bytes[travels])
+            between = topology.routes(source[travels], destination[travels], moved[travels])
             limit[travels], latency[travels] = between.slowest(bandwidth), between.latency(topology.latency)
     more_latency, less_bandwidth = noise.factors(len(needs.move) * segments)
-    lengths = net.lengths.tolist()
+    links = net.lengths.tolist()
     shares = None
     if net.share is not None:
-        shares = [tuple(row[:length]) for row, length in zip(net.share.tolist(), lengths, strict=True)]
+        shares = [tuple(row[:length]) for row, length in zip(net.share.tolist(), links, strict=True)]
     return Facts(
         source=source.tolist(),
         destination=(destination % shift.ranks).tolist(),
@@ -111,7 +110,7 @@ def facts_of(
         latency=(np.repeat(latency, segments) * more_latency).tolist(),
         limit=(np.repeat(limit, segments) / less_bandwidth).tolist(),
         pair=pair.tolist(),
-        routes=[tuple(route[:length]) for route, length in zip(net.routes.tolist(), lengths, strict=True)],
+        routes=[tuple(route[:length]) for route, length in zip(net.routes.tolist(), links, strict=True)],
         shares=shares,
         own=own,
         bandwidth=net.bandwidth.tolist(),
