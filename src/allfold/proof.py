@@ -18,8 +18,9 @@ import numpy as np
 from .collectives import Bounds
 from .errors import ScheduleError, UsageError
 from .programs.check import check
+from .programs.check_messages import check_messages
 from .programs.compile import compile
-from .programs.messages import check_messages, lower
+from .programs.messages import lower
 from .programs.places import check_message_places, check_places, check_program_places
 from .programs.versions import Memory, Versions
 from .schedules import Counts, Schedule

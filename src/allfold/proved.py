@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import threading
 from functools import lru_cache
+from typing import NamedTuple
 
 from . import _native
 from .errors import ScheduleError, UsageError
 from .ops import Op
 from .programs.check import check
+from .programs.check_messages import check_messages, check_segments
 from .programs.compile import Memory, Programs, compile
-from .programs.messages import MessagePrograms, check_messages, lower
+from .programs.messages import MessagePrograms, lower
 from .programs.places import check_message_places, check_places
+from .programs.two_level import Islands
 from .programs.versions import Versions
 from .proof import check_promise, verify
 from .registry import Algorithm, AnyAlgorithm, algorithm_of, schedule
 from .schedules import Schedule
+from .symbolic import State
 
 # Ranks that are threads of one process need the same programs at the same time: one of them makes them for all. A
 # forked child has the lock, but not the thread that may have held it.
@@ -49,6 +53,25 @@ def message_programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, ro
     """The message programs of an algorithm. Exactly the programs returned were checked."""
     with _proving:
         return _proved_messages(_fixed(collective, algorithm, ranks, root), ranks, root)
+
+
+class TwoLevel(NamedTuple):
+    """Programs in two levels. `expression`: the hash of the expression that computes every element, wherever the buffer is
+    cut into segments; None if it cannot be cut."""
+
+    programs: MessagePrograms
+    expression: int | None
+
+
+def two_level_programs_of(
+    collective: str, name: str, root: int | None, islands: Islands, by: tuple[tuple[str, str], ...], ahead: int | None
+) -> TwoLevel:
+    """The programs of an algorithm in two levels, whose groups are the islands. Exactly these were checked.
+
+    `by`: its other parameters. `ahead`: how many segments are begun before one is ended (None: all).
+    """
+    with _proving:
+        return _proved_in_two_levels(algorithm_of(collective, name), root, islands, by, ahead)
 
 
 def schedule_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> Schedule:
@@ -108,6 +131,20 @@ def _wrong_places(algorithm: Algorithm, ranks: int, root: int | None) -> str:
     except ScheduleError as error:
         return str(error)
     return ""
+
+
+@lru_cache(maxsize=256)
+def _proved_in_two_levels(
+    algorithm: Algorithm, root: int | None, islands: Islands, by: tuple[tuple[str, str], ...], ahead: int | None
+) -> TwoLevel:
+    groups = [list(island) for island in islands]
+    built = schedule(algorithm.collective, algorithm, sum(map(len, islands)), root, groups=groups, **dict(by))
+    state = State(built).run_to_end()
+    check_promise(state)
+    made = lower(built, islands)
+    check_messages(made, state)
+    is_cut = built.promise.in_place and built.promise.carries_data
+    return TwoLevel(made, check_segments(made, state, ahead) if is_cut else None)
 
 
 @lru_cache(maxsize=256)

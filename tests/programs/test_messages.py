@@ -15,7 +15,8 @@ import pytest
 
 from allfold.collectives import COLLECTIVES
 from allfold.errors import ScheduleError, UsageError
-from allfold.programs.messages import Kind, MessagePrograms, check_messages, lower
+from allfold.programs.check_messages import check_messages
+from allfold.programs.messages import Kind, MessagePrograms, lower
 from allfold.registry import algorithms, schedule
 from allfold.schedules import Schedule, build, copy, reduce
 from allfold.symbolic import State

@@ -4,9 +4,10 @@ A program is a row of instructions. POST begins a receive, SEND begins a send, A
 SENT until the memory of a send may be used again, FOLD folds its sources (one source: a copy) into its destination.
 Everything that one rank reads of another in one step travels in one message. Receives are posted a step ahead.
 
-`check_messages` proves of the result, knowing nothing of how it was made: every receive is met by its send, in the
-order of the pair; nobody waits forever, even if a send ends only after its receive was posted; no memory is touched
-while a message is in it; and every rank ends with what the schedule says, bit for bit.
+Of a schedule in two levels (`two_level`), what islands do inside becomes one more kind of instruction: COLLECTIVE, a
+collective of an island in its shared memory. What crosses between islands stays messages.
+
+`check_messages` proves the result.
 """
 
 from __future__ import annotations
@@ -20,12 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..collectives import NOTHING
-from ..division import longer_by
-from ..errors import ScheduleError
-from ..pure.hashes import folded
+from ..collectives import COLLECTIVES, NOTHING
 from ..schedules import Schedule
 from ..symbolic import State
+from .two_level import IslandPhase, Islands, advance_inside, phases
 from .versions import INPUT, OUTPUT, WORK
 
 ARRIVED = 3  # the space of messages that were received into memory of their own
@@ -38,6 +37,12 @@ class ChunkPlace(NamedTuple):
     space: int
     at: int
     part: int = 0
+
+    def behind(self, chunks: int) -> ChunkPlace:
+        """The place this many chunks behind, where chunks lie side by side."""
+        if self.space == ARRIVED:
+            return self._replace(part=self.part + chunks)
+        return self._replace(at=self.at + chunks)
 
 
 class ProgramMessage(NamedTuple):
@@ -55,17 +60,41 @@ class ProgramMessage(NamedTuple):
 
 
 class Kind(IntEnum):
-    POST, SEND, AWAIT, SENT, FOLD = range(5)
+    POST, SEND, AWAIT, SENT, FOLD, COLLECTIVE = range(6)
 
 
 class Instruction(NamedTuple):
+    """A fold of no sources clears its destination. A COLLECTIVE takes `sources`, which lie side by side, and puts its
+    result `into` places side by side; one that has one array on every rank has it there."""
+
     kind: Kind
     message: int = -1
+    """Its number among the messages; of a COLLECTIVE, among the collectives."""
     sources: tuple[ChunkPlace, ...] = ()
     destination: ChunkPlace = ChunkPlace(WORK, -1)
     length_of: int = 0
     complete: bool = False
     """The result holds every rank's contribution: here an average divides."""
+    into: tuple[ChunkPlace, ...] = ()
+    chunks: int = 1
+    """Of a fold: it is the same for this many chunks, equally long, that lie side by side in every source and in the
+    destination."""
+
+    def goes_on(self, after: Instruction) -> bool:
+        """Whether it does the same as a fold `after` it, with the chunks that lie behind those of this one."""
+        ours, theirs = (*self.sources, self.destination), (*after.sources, after.destination)
+        if self.kind != Kind.FOLD or after.kind != Kind.FOLD or len(ours) != len(theirs) or len(ours) < 2:
+            return False
+        follows = all(one.behind(self.chunks) == other for one, other in zip(ours, theirs, strict=True))
+        return follows and after.length_of == self.length_of + self.chunks and after.complete == self.complete
+
+
+class IslandCall(NamedTuple):
+    """A collective of an island, which all of its ranks make. `root`: its number in the island."""
+
+    island: tuple[int, ...]
+    name: str
+    root: int | None
 
 
 @dataclass(frozen=True)
@@ -76,6 +105,12 @@ class MessagePrograms:
     messages: tuple[ProgramMessage, ...]
     programs: tuple[tuple[Instruction, ...], ...]
     work_slots: tuple[int, ...]
+    collectives: tuple[IslandCall, ...] = ()
+    begins: tuple[int, ...] = ()
+    """By rank, in two levels: how many instructions come before it waits for other islands. When several segments of a
+    buffer are under way, the next one may begin there."""
+    even: bool = False
+    """All chunks must be equally long."""
 
     def describe(self, rank: int) -> str:
         """One rank's program, one line per instruction."""
@@ -87,8 +122,14 @@ class MessagePrograms:
 
         lines = []
         for number, one in enumerate(self.programs[rank]):
-            if one.kind == Kind.FOLD:
-                text = f"{name(one.destination)} ← {' ⊕ '.join(map(name, one.sources))}"
+            if one.kind == Kind.COLLECTIVE:
+                call = self.collectives[one.message]
+                root = "" if call.root is None else f" root {call.island[call.root]}"
+                arrays = [", ".join(map(name, places)) for places in (one.sources, one.into) if places]
+                text = f"{call.name} of {list(call.island)}{root}: {' → '.join(arrays)}"
+            elif one.kind == Kind.FOLD:
+                text = f"{name(one.destination)} ← {' ⊕ '.join(map(name, one.sources)) or 'nothing'}"
+                text += f", and {one.chunks - 1} more" if one.chunks > 1 else ""
             else:
                 message = self.messages[one.message]
                 sends = one.kind in (Kind.SEND, Kind.SENT)
@@ -99,9 +140,12 @@ class MessagePrograms:
         return "\n".join(lines)
 
 
-def lower(schedule: Schedule) -> MessagePrograms:
-    """The message programs of a schedule that is known to be right: `verify` it first."""
-    return _Lowering(schedule).run()
+def lower(schedule: Schedule, islands: Islands = ()) -> MessagePrograms:
+    """The message programs of a schedule that is known to be right: `verify` it first.
+
+    `islands`: the ranks that share memory. If given, the schedule must be in two levels, these islands being its groups.
+    """
+    return _Lowering(schedule, islands).run()
 
 
 class _Fold(NamedTuple):
@@ -119,12 +163,16 @@ class _Step:
         self.receives: list[int] = []
         self.folds: list[_Fold] = []
         self.sent: set[int] = set()  # the cells that it sends
+        self.inside: IslandPhase | None = None  # what its island does; nothing else happens in such a step
+        self.number = -1  # of that collective
+        self.takes: list[int | None] = []  # the cells that it brings to it, and those that it gets
+        self.gives: list[int | None] = []
 
     # What follows is asked when the step is complete.
 
     @cached_property
     def targets(self) -> set[int]:
-        return {fold.target for fold in self.folds}
+        return {fold.target for fold in self.folds} | {cell for cell in self.gives if cell is not None}
 
     @cached_property
     def uses(self) -> dict[int, list[_Fold]]:
@@ -136,12 +184,14 @@ class _Step:
         return found
 
     def reads(self, cell: int) -> bool:
-        return cell in self.sent or cell in self.uses
+        return cell in self.sent or cell in self.uses or cell in self.takes
 
 
 class _Lowering:
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule, islands: Islands) -> None:
+        self.schedule, self.islands = schedule, islands
+        self.collectives: list[IslandCall] = []
+        self.crosses = schedule.steps  # the first step between islands
         self.state = State(schedule)
         self.width = self.state.width
         promise, ranks, chunks = schedule.promise, schedule.ranks, schedule.chunks
@@ -155,17 +205,46 @@ class _Lowering:
         self.started = (self.state.datum != NOTHING).tolist()
 
     def run(self) -> MessagePrograms:
+        if self.islands:
+            for is_inside, steps in phases(self.schedule, self.islands):
+                if is_inside:
+                    self._enter(steps)
+                else:
+                    self.crosses = min(self.crosses, self.state.step)
+                    for _ in range(steps):
+                        self._collect()
         while not self.state.done:
             self._collect()
         ranks = range(self.schedule.ranks)
         made = [_RankProgram(self, rank) for rank in ranks]
-        programs = tuple(tuple(one.program()) for one in made)
+        programs = tuple(tuple(one.program) for one in made)
         for one in made:  # where the parts lie is each rank's own decision
             for number, places in one.sent_from.items():
                 self.messages[number] = self.messages[number]._replace(places=places)
             for number, places in one.into.items():
                 self.messages[number] = self.messages[number]._replace(into=places)
-        return MessagePrograms(self.schedule, tuple(self.messages), programs, tuple(len(one.slots) for one in made))
+        return MessagePrograms(
+            self.schedule,
+            tuple(self.messages),
+            programs,
+            tuple(len(one.slots) for one in made),
+            tuple(self.collectives),
+            tuple(one.begins for one in made) if self.islands else (),
+            any(one.has_rooms for one in made) or (bool(self.islands) and self.schedule.promise.sliced),
+        )
+
+    def _enter(self, steps: int) -> None:
+        """Take some steps inside islands, and note what each island does."""
+        first = self.state.step
+        for inside in advance_inside(self.state, self.islands, steps):
+            for rank in inside.island:
+                step = self.steps[rank][first]
+                step.inside, step.number = inside, len(self.collectives)
+                step.takes, step.gives = (
+                    [None if chunk is None else rank * self.width + chunk for chunk in chunks]
+                    for chunks in (inside.takes(rank), inside.gives(rank))
+                )
+            self.collectives.append(IslandCall(inside.island, inside.name, inside.root))
 
     def _collect(self) -> None:
         """Take one step, and note who sends what to whom, and who folds what."""
@@ -197,8 +276,11 @@ class _RankProgram:
 
     def __init__(self, whole: _Lowering, rank: int) -> None:
         self.whole, self.rank = whole, rank
-        self.steps = [whole.steps[rank][step] for step in sorted(whole.steps[rank])]
-        self.slots: dict[tuple[int, int], int] = {}
+        keys = sorted(whole.steps[rank])
+        self.steps = [whole.steps[rank][step] for step in keys]
+        self.entered = [number for number, step in enumerate(self.steps) if step.inside is not None]
+        self.slots: dict[tuple[object, int], int] = {}
+        self.rooms: dict[int, dict[int, ChunkPlace]] = {}
         self.lies: dict[int, ChunkPlace] = {}
         for cell in range(rank * whole.width, (rank + 1) * whole.width):
             if whole.started[cell]:
@@ -206,12 +288,31 @@ class _RankProgram:
         self.leaving: dict[ChunkPlace, list[int]] = defaultdict(list)  # sends whose memory is not free yet
         self.sent_from: dict[int, tuple[ChunkPlace, ...]] = {}
         self.into: dict[int, tuple[ChunkPlace, ...]] = {}
+        self.has_rooms = False
+        self.program: list[Instruction] = []
+        crosses = [now for now, key in enumerate(keys) if key >= whole.crosses]
+        self._first_crossing = crosses[0] if crosses else len(keys)
+        self._crosses_itself = bool(crosses) and keys[crosses[0]] == whole.crosses
+        self.begins = -1
+        together = bool(whole.islands) and whole.schedule.promise.sliced  # then all chunks are equally long
+        for one in self._instructions():
+            last = self.program[-1] if together and len(self.program) > max(self.begins, 0) else None
+            if last is not None and last.goes_on(one):
+                self.program[-1] = last._replace(chunks=last.chunks + 1)
+            else:
+                self.program.append(one)
 
-    def program(self) -> Iterator[Instruction]:
+    def _begin(self, now: int, sent: bool) -> None:
+        """Note where the rank first waits for other islands, or for one of its own that does."""
+        if self.begins < 0 and now >= self._first_crossing and sent == self._crosses_itself:
+            self.begins = len(self.program)
+
+    def _instructions(self) -> Iterator[Instruction]:
         whole = self.whole
         last_use: dict[ChunkPlace, int] = {}  # by place in the output array: the last step in which it was used
         posted = 0
         for now, step in enumerate(self.steps):
+            self._begin(now, sent=False)
             while posted < min(len(self.steps), now + _AHEAD + 1):
                 for number in self.steps[posted].receives:
                     into = self._directly(number, self.steps[posted], last_use, now)
@@ -229,6 +330,10 @@ class _RankProgram:
                     self.leaving[place].append(number)
                     last_use[place] = now
                 yield Instruction(Kind.SEND, number)
+            self._begin(now, sent=True)
+            if step.inside is not None:
+                yield from self._enter(step, now, last_use)
+                continue
             arrived: dict[int, ChunkPlace] = {}
             for number in step.receives:
                 into = self.into.get(number, ())
@@ -236,6 +341,7 @@ class _RankProgram:
                     arrived[cell] = into[part] if into else ChunkPlace(ARRIVED, number, part)
                 yield Instruction(Kind.AWAIT, number)
             yield from self._fold(step, arrived, last_use, now)
+        self._begin(len(self.steps), sent=self._crosses_itself)
         for cell in range(self.rank * whole.width, (self.rank + 1) * whole.width):
             home = ChunkPlace(OUTPUT, cell % whole.width)
             if whole.wanted[cell] and self.lies[cell] != home:
@@ -258,10 +364,10 @@ class _RankProgram:
             sources = tuple(arrived.get(cell) or self.lies[cell] for cell in cells)
             for place in set(sources):
                 last_use[place] = now
-            if len(sources) == 1 and sources[0] == self._home(target):  # it was received there
+            own = self._destination(target, now)
+            if len(sources) == 1 and sources[0] == own:  # it was received there
                 moved[target] = sources[0]
                 continue
-            own = self._home(target)
             others = readers[own] - (own in sources)
             if others:  # somebody else still reads what lies there: take the other place of this chunk
                 own = self._slot(target, 1)
@@ -271,14 +377,97 @@ class _RankProgram:
             yield Instruction(Kind.FOLD, -1, sources, own, length, complete)
         self.lies.update(moved)
 
+    def _enter(self, step: _Step, now: int, last_use: dict[ChunkPlace, int]) -> Iterator[Instruction]:
+        """Bring what the island's collective takes to places side by side, and find some for what it gives."""
+        assert step.inside is not None
+        promise, root = COLLECTIVES[step.inside.name], step.inside.root
+        is_root = root is not None and step.inside.island[root] == self.rank
+        sources: tuple[ChunkPlace, ...] = ()
+        if promise.in_place:
+            cells = [cell for cell in step.takes or step.gives if cell is not None]
+            into = self._array(cells) or self._room(now, "both", len(cells))
+            for cell, place in zip(cells if step.takes else (), into, strict=False):
+                yield from self._bring(cell, place)
+            if not step.gives:
+                for cell in cells:
+                    self.lies.pop(cell, None)
+            written = promise.writes(is_root) or not step.gives
+        else:
+            sources = tuple(self.lies[cell] for cell in step.takes if cell is not None)
+            if sources and (len(sources) < len(step.takes) or not are_side_by_side(sources)):
+                sources = self._room(now, "in", len(step.takes))
+                for taken, place in zip(step.takes, sources, strict=True):
+                    if taken is not None:
+                        yield from self._bring(taken, place)
+                    else:
+                        yield Instruction(Kind.FOLD, destination=place)
+            into = self._array(step.gives) or ()
+            if not into or set(into) & set(sources):
+                into = self._room(now, "out", len(step.gives))
+            written = True
+        for place in into if written else ():
+            yield from self._free(place)
+        for place in (*sources, *into):
+            last_use[place] = now
+        yield Instruction(Kind.COLLECTIVE, step.number, sources, into=into)
+        for got, place in zip(step.gives, into, strict=False):
+            if got is not None:
+                self.lies[got] = place
+
+    def _bring(self, cell: int, place: ChunkPlace) -> Iterator[Instruction]:
+        if self.lies[cell] != place:
+            yield from self._free(place)
+            length = int(self.whole.state.datum[cell])
+            yield Instruction(Kind.FOLD, -1, (self.lies[cell],), place, length)
+            self.lies[cell] = place
+
+    def _array(self, cells: Sequence[int | None]) -> tuple[ChunkPlace, ...]:
+        """Where cells belong, if that is side by side in the output array; otherwise nothing."""
+        homes = [
+            ChunkPlace(OUTPUT, cell % self.whole.width)
+            for cell in cells
+            if cell is not None and self._is_in_array(cell)
+        ]
+        return tuple(homes) if len(homes) == len(cells) and are_side_by_side(homes) else ()
+
+    def _room(self, now: int, side: str, size: int) -> tuple[ChunkPlace, ...]:
+        """Work slots side by side, for a collective of the island."""
+        self.has_rooms = True
+        return tuple(self._slot_of((now, side), number) for number in range(size))
+
+    def _destination(self, cell: int, now: int) -> ChunkPlace:
+        """Where a new value is put: where the island's next collective takes it from, if that has a room for it."""
+        for later in self.entered:
+            if later > now and cell in self.steps[later].takes:
+                return self._room_of(later).get(cell) or self._home(cell)
+        return self._home(cell)
+
+    def _room_of(self, later: int) -> dict[int, ChunkPlace]:
+        """By cell that a collective of the island takes: its place in a room; nothing if they lie together at home."""
+        if later not in self.rooms:
+            step = self.steps[later]
+            assert step.inside is not None
+            homes = self._array(step.takes)
+            is_home = homes and not set(homes) & set(self._array(step.gives))
+            room = {}
+            if not is_home and not COLLECTIVES[step.inside.name].in_place:
+                places = self._room(later, "in", len(step.takes))
+                room = {cell: place for cell, place in zip(step.takes, places, strict=True) if cell is not None}
+            self.rooms[later] = room
+        return self.rooms[later]
+
+    def _is_in_array(self, cell: int) -> bool:
+        return cell % self.whole.width < self.whole.schedule.chunks and (self.whole.in_place or self.whole.wanted[cell])
+
     def _home(self, cell: int) -> ChunkPlace:
         chunk = cell % self.whole.width
-        in_array = chunk < self.whole.schedule.chunks and (self.whole.in_place or self.whole.wanted[cell])
-        return ChunkPlace(OUTPUT, chunk) if in_array else self._slot(cell, 0)
+        return ChunkPlace(OUTPUT, chunk) if self._is_in_array(cell) else self._slot(cell, 0)
 
     def _slot(self, cell: int, second: int) -> ChunkPlace:
-        key = cell % self.whole.width, second
-        return ChunkPlace(WORK, self.slots.setdefault(key, len(self.slots)))
+        return self._slot_of(cell % self.whole.width, second)
+
+    def _slot_of(self, key: object, number: int) -> ChunkPlace:
+        return ChunkPlace(WORK, self.slots.setdefault((key, number), len(self.slots)))
 
     def _free(self, place: ChunkPlace) -> Iterator[Instruction]:
         """Wait until no send reads a place any more."""
@@ -301,217 +490,20 @@ class _RankProgram:
             if len(uses) > 1 or len(uses[0].cells) > 1:
                 return ()
             target = uses[0].target
-            place = self._home(target)
-            if (
-                place.space != OUTPUT
-                or place.at != length % self.whole.schedule.chunks
-                or last_use.get(place, -1) >= now
-            ):
+            place = self._destination(target, self.steps.index(step))
+            in_room = any(room.get(target) == place for room in self.rooms.values())
+            if not in_room and (place.space != OUTPUT or place.at != length % self.whole.schedule.chunks):
+                return ()
+            if last_use.get(place, -1) >= now:
                 return ()
             if any(target in one.targets for one in between):
                 return ()
             if self.lies.get(target, place) == place and any(one.reads(target) for one in (*between, step)):
                 return ()
             places.append(place)
-        first = places[0].at
-        return tuple(places) if [place.at for place in places] == list(range(first, first + len(places))) else ()
+        return tuple(places) if are_side_by_side(places) else ()
 
 
-# The proof ------------------------------------------------------------------------------------------------------------
-
-Value = tuple[int, int]  # a datum, and the hash of the expression that made it
-
-
-def check_messages(made: MessagePrograms, state: State | None = None) -> None:
-    """Raise `ScheduleError` unless the programs are sound. `state`: the schedule's symbolic execution, run to its end.
-
-    Each rank's program is a row, each pair of ranks a queue, and every wait is for one named message. So how far the
-    ranks come, and what they compute, does not depend on their speeds: one run tells of all.
-    """
-    if state is None:
-        state = State(made.schedule).run_to_end()
-    _check_queues(made)
-    start, results = State(made.schedule), _results(made.schedule)
-    ranks = [_Follower(made, rank, start, results) for rank in range(made.schedule.ranks)]
-    begun: dict[int, list[Value]] = {}  # by message: what was sent
-    posted: set[int] = set()
-    while any(rank.advance(begun, posted) for rank in ranks):
-        pass
-    for rank in ranks:
-        if not rank.done:
-            raise rank.wrong(f"waits forever: {rank.waits_for()}")
-        rank.check_end(state)
-
-
-def _check_queues(made: MessagePrograms) -> None:
-    """Messages of a pair are matched in their order, so both ranks must begin them in the same order, and once."""
-    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
-    posted: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for rank, program in enumerate(made.programs):
-        for one in program:
-            if one.kind in (Kind.SEND, Kind.POST):
-                message = made.messages[one.message]
-                queue = sent if one.kind == Kind.SEND else posted
-                if (message.source if one.kind == Kind.SEND else message.destination) != rank:
-                    raise ScheduleError(f"{made.schedule.title}: message {one.message} is not rank {rank}'s", rank=rank)
-                queue[message.source, message.destination].append(one.message)
-    if sent != posted:
-        pair = next(pair for pair in {**sent, **posted} if sent.get(pair) != posted.get(pair))
-        raise ScheduleError(
-            f"{made.schedule.title}: rank {pair[0]} sends messages {sent.get(pair, [])} to rank {pair[1]}, which "
-            f"receives {posted.get(pair, [])}",
-            rank=pair[0],
-        )
-
-
-class _Follower:
-    """Follows one rank's program with symbols for data."""
-
-    def __init__(self, made: MessagePrograms, rank: int, start: State, results: frozenset[Value]) -> None:
-        self.made, self.rank, self.results, self.at = made, rank, results, 0
-        self.program = made.programs[rank]
-        schedule = made.schedule
-        self.holds: dict[ChunkPlace, Value] = {}
-        space = OUTPUT if schedule.promise.in_place else INPUT
-        for chunk in range(schedule.chunks):
-            cell = rank * start.width + chunk
-            if start.datum[cell] != NOTHING:
-                self.holds[ChunkPlace(space, chunk)] = int(start.datum[cell]), int(start.bits[cell])
-        ends = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[rank] != NOTHING
-        self.may_write = {
-            ChunkPlace(OUTPUT, chunk) for chunk in np.flatnonzero(ends | schedule.promise.in_place).tolist()
-        }
-        self.may_write |= {ChunkPlace(WORK, slot) for slot in range(made.work_slots[rank])}
-        self.part = schedule.chunks // schedule.promise.slices(schedule.ranks)
-        self.leaving: dict[ChunkPlace, int] = defaultdict(int)
-        self.arriving: set[ChunkPlace] = set()
-        self.receives: set[int] = set()  # begun, and not awaited yet
-        self.sends: set[int] = set()
-
-    @property
-    def done(self) -> bool:
-        return self.at == len(self.program)
-
-    def advance(self, begun: dict[int, list[Value]], posted: set[int]) -> bool:
-        """Go on until a wait; whether anything was done."""
-        before = self.at
-        while not self.done:
-            one = self.program[self.at]
-            if one.kind == Kind.AWAIT and one.message not in begun:
-                break
-            if one.kind == Kind.SENT and one.message not in posted:
-                break
-            self._do(one, begun, posted)
-            self.at += 1
-        return self.at > before
-
-    def _do(self, one: Instruction, begun: dict[int, list[Value]], posted: set[int]) -> None:
-        if one.kind == Kind.FOLD:
-            values = [self._read(source, one.length_of) for source in one.sources]
-            result = self._folded(values)
-            self._write(one.destination, result, one.length_of)
-            # Every rank that gets a result gets a complete one, by the promise: what equals a result is complete.
-            reduces = len(values) > 1 and self.made.schedule.promise.reduces
-            if one.complete != (reduces and result in self.results):
-                raise self.wrong("divides an average at the wrong place")
-            return
-        message = self.made.messages[one.message]
-        if one.kind == Kind.POST:
-            posted.add(one.message)
-            self.receives.add(one.message)
-            for place, length in zip(message.into, message.lengths, strict=bool(message.into)):
-                self._free_to_write(place, length)
-                self.arriving.add(place)
-            first = message.lengths[0] % self.made.schedule.chunks
-            if any(place != (OUTPUT, first + i, 0) for i, place in enumerate(message.into)):
-                raise self.wrong("receives into places that are not side by side")
-        elif one.kind == Kind.SEND:
-            begun[one.message] = [
-                self._read(place, length) for place, length in zip(message.places, message.lengths, strict=True)
-            ]
-            self.sends.add(one.message)
-            for place in message.places:
-                self.leaving[place] += 1
-        elif one.kind == Kind.SENT:
-            if one.message not in self.sends:
-                raise self.wrong("waits for the end of what it does not send")
-            self.sends.remove(one.message)
-            for place in message.places:
-                self.leaving[place] -= 1
-        else:
-            if one.message not in self.receives:
-                raise self.wrong("awaits what it has not asked for")
-            self.receives.remove(one.message)
-            parts = message.into or [ChunkPlace(ARRIVED, one.message, part) for part in range(len(message.lengths))]
-            for place, value in zip(parts, begun[one.message], strict=True):
-                self.arriving.discard(place)
-                self.holds[place] = value
-
-    def _read(self, place: ChunkPlace, length_of: int) -> Value:
-        if place in self.arriving or place not in self.holds:
-            raise self.wrong(f"reads {place}, which holds nothing yet")
-        value = self.holds[place]
-        if value[0] != length_of:
-            raise self.wrong(f"takes datum {value[0]} to be as long as datum {length_of}")
-        return value
-
-    def _write(self, place: ChunkPlace, value: Value, length_of: int) -> None:
-        self._free_to_write(place, length_of)
-        if value[0] != length_of:
-            raise self.wrong(f"writes datum {value[0]} as if it were datum {length_of}")
-        self.holds[place] = value
-
-    def _free_to_write(self, place: ChunkPlace, length_of: int) -> None:
-        if place not in self.may_write:
-            raise self.wrong(f"writes to {place}, which is not its own")
-        chunks = length_of % self.part, place.at % self.part
-        if place.space == OUTPUT and chunks[0] != chunks[1] and longer_by(*chunks, self.part) is not None:
-            raise self.wrong(f"writes datum {length_of} to {place}, which can be shorter")
-        if self.leaving[place] or place in self.arriving:
-            raise self.wrong(f"writes to {place} while a message is in it")
-
-    def _folded(self, values: Sequence[Value]) -> Value:
-        if len({datum for datum, _ in values}) > 1:
-            raise self.wrong("folds different pieces of data")
-        if len(values) == 1:
-            return values[0]
-        return values[0][0], folded(bits for _, bits in values)
-
-    def check_end(self, state: State) -> None:
-        schedule = self.made.schedule
-        if self.sends or self.receives:
-            raise self.wrong("ends while messages are on their way")
-        wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[self.rank]
-        for chunk in np.flatnonzero(wanted != NOTHING).tolist():
-            cell = self.rank * state.width + chunk
-            value = int(state.datum[cell]), int(state.bits[cell])
-            if self.holds.get(ChunkPlace(OUTPUT, chunk)) != value:
-                raise ScheduleError(
-                    f"{schedule.title}: the message program of rank {self.rank} ends with something else in chunk {chunk} "
-                    "than the schedule",
-                    rank=self.rank,
-                    chunk=chunk,
-                )
-
-    def waits_for(self) -> str:
-        one = self.program[self.at]
-        message = self.made.messages[one.message]
-        if one.kind == Kind.AWAIT:
-            return f"message {one.message} from rank {message.source} (step {message.step + 1})"
-        return f"rank {message.destination} to take message {one.message} (step {message.step + 1})"
-
-    def wrong(self, what: str) -> ScheduleError:
-        title = self.made.schedule.title
-        return ScheduleError(
-            f"{title}: instruction {self.at} of rank {self.rank}'s message program {what}", rank=self.rank
-        )
-
-
-def _results(schedule: Schedule) -> frozenset[Value]:
-    """The complete values of a schedule that reduces: all that hold every rank's contribution."""
-    state, found = State(schedule), set[Value]()
-    while not state.done:
-        targets = state.advance().target
-        full = targets[state.count[targets] == schedule.ranks]
-        found.update(zip(state.datum[full].tolist(), state.bits[full].tolist(), strict=True))
-    return frozenset(found)
+def are_side_by_side(places: Sequence[ChunkPlace]) -> bool:
+    """Whether the memory of places is one piece, in their order."""
+    return all(place == (places[0].space, places[0].at + number, 0) for number, place in enumerate(places))

@@ -14,8 +14,9 @@ from rich.text import Text
 from ...errors import ScheduleError, UsageError
 from ...files import write_whole
 from ...ops import find_op
+from ...programs.check_messages import check_messages
 from ...programs.compile import compile
-from ...programs.messages import MessagePrograms, check_messages, lower
+from ...programs.messages import MessagePrograms, lower
 from ...proof import verify
 from ...schedules import Schedule
 from ...view.entry import schedule_up_to_error
