@@ -131,6 +131,8 @@ class Division:
 
     def __init__(self, ranks: int, chunks: int, elements: int, lengths: Lengths | None = None) -> None:
         self._chunks = chunks
+        self.is_even = lengths is None and elements % chunks == 0
+        """All chunks are equally long."""
         self._inputs: list[list[int]]
         self._outputs: list[list[int]]
         if lengths is None:

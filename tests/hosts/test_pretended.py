@@ -457,6 +457,22 @@ def test_small_calls_may_be_made_in_different_ways() -> None:
     af.spawn(mixed_ways, 4, hosts=(1, 3), timeout=60)
 
 
+def on_one_island(comm: Communicator) -> list[float]:
+    arrays = [np.full(3, comm.rank + 1.0) for _ in range(4)]
+    comm.all_reduce(arrays[0], "avg")
+    comm.reduce(arrays[1], 1, "avg")
+    comm.scan(arrays[2])
+    comm.all_reduce(arrays[3], algorithm="ring")
+    comm.barrier()
+    return [float(array[0]) for array in arrays]
+
+
+def test_a_group_of_one_island_makes_its_calls_in_shared_memory() -> None:
+    results = af.spawn(on_one_island, 3, engine="islands", timeout=60)
+    assert [one[0] for one in results] == [2.0] * 3 and results[1][1] == 2.0
+    assert [one[2:] for one in results] == [[1.0, 6.0], [3.0, 6.0], [6.0, 6.0]]
+
+
 # Commands inside the ranks of a launcher ------------------------------------------------------------------------------
 
 

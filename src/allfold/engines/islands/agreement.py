@@ -83,18 +83,20 @@ class Agreement:
         if self.fronts is not None:
             self.fronts.send(job.digest, job.packed, job.left(), data)
 
-    def compare(self, job: Job, bytes: int = 0) -> list[Front]:
-        """What the leaders of the other islands say, in the order of the islands; none where this rank is no leader.
-
-        `bytes`: of the data that they send with it.
-        """
-        said: list[Front] = []
+    def compare(self, job: Job) -> None:
+        """Raise `MismatchError` unless the leaders of the other islands make the same call; nothing where this rank is no
+        leader."""
         if self.fronts is not None:
             for peer in self.fronts.peers:
-                said.append(self.fronts.receive(peer, bytes, job.left()))
-                if said[-1].digest != job.digest:
-                    self._disagree(job, {self._roster.rank: job.signature, peer: said[-1].signature})
-        return said
+                self.receive(job, peer, 0)
+
+    def receive(self, job: Job, peer: int, bytes: int) -> Front:
+        """What the leader of another island says of this call, compared. `bytes`: of the data that it sends with it."""
+        assert self.fronts is not None
+        front = self.fronts.receive(peer, bytes, job.left())
+        if front.digest != job.digest:
+            self._disagree(job, {self._roster.rank: job.signature, peer: front.signature})
+        return front
 
     def prepare_next(self) -> None:
         """At the end of a call: be ready for what the leaders send in the next ones."""

@@ -6,6 +6,7 @@ Inside an island a message goes through shared memory, to other islands by the f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,15 @@ from ...division import Division
 from ...dtypes import Dtype
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ...ops import Op
-from ...programs.messages import ChunkPlace, Kind, MessagePrograms, ProgramMessage
+from ...programs.messages import (
+    ARRIVED,
+    ChunkPlace,
+    IslandCall,
+    Kind,
+    MessagePrograms,
+    ProgramMessage,
+    are_side_by_side,
+)
 from ...programs.versions import INPUT, OUTPUT, WORK
 from ..buffer import Flat
 from .recorder import Recorder
@@ -86,6 +95,8 @@ class Memory:
 
 
 Folding = Callable[[Sequence[Flat], Flat, bool], None]
+CollectiveInside = Callable[[IslandCall, Flat | None, Flat | None], None]
+"""Makes a collective of the island, with its input and its output."""
 
 
 def folding(op: Op | None, dtype: Dtype, ranks: int) -> Folding:
@@ -120,9 +131,14 @@ class Run:
         dtype: Dtype,
         fold: Folding,
         left: Callable[[], float],
+        inside: CollectiveInside | None = None,
+        work: Bytes | None = None,
     ) -> None:
-        """`peers`: the ranks that the program calls 0, 1, 2 …; `left`: how many seconds the call may still take."""
+        """`peers`: the ranks that the program calls 0, 1, 2 …; `left`: how many seconds the call may still take;
+        `inside`: makes the collectives of the island; `work`: memory for the work slots."""
         self._made, self._program, self._at = made, made.programs[rank], 0
+        self._begins = made.begins[rank] if made.begins else 0
+        self._inside = inside
         self._peers, self._links, self._tag, self._fold = peers, links, tag, fold
         self._left, self._memory = left, memory
         self._taken: list[Bytes] = []
@@ -137,16 +153,16 @@ class Run:
         for space, array, holds in ((INPUT, input, promise.starts), (OUTPUT, output, promise.ends)):
             bounds = division.bounds(rank, of_output=space == OUTPUT)
             self._arrays[space] = array, bounds, bounds[rank * part] if holds.sliced else 0
-        self._slots = [self._take(division.longest).view(dtype.carrier) for _ in range(made.work_slots[rank])]
-        self._arrived: dict[int, list[Flat]] = {}
+        self._longest, slots = division.longest, made.work_slots[rank]
+        assert not made.even or division.is_even, "chunks must be equally long"
+        self._work = (self._take(slots * self._longest) if work is None else work).view(dtype.carrier)
+        self._arrived: dict[int, tuple[Flat, list[int]]] = {}  # messages in memory of their own, and where parts begin
         self._receives: dict[int, Transfer] = {}
         self._sends: dict[int, tuple[Transfer, Any]] = {}
 
-    def post(self) -> None:
-        """Begin the first receives, while the arrays are still in use: only those that go to memory of their own."""
-        while self._at < len(self._program) and self._program[self._at].kind == Kind.POST:
-            if self._made.messages[self._program[self._at].message].into:
-                break
+    def begin(self) -> None:
+        """In two levels: go to where the rank first waits for other islands."""
+        while self._at < self._begins:
             self._do()
 
     def start(self) -> None:
@@ -163,16 +179,24 @@ class Run:
         one = self._program[self._at]
         self._at += 1
         if one.kind == Kind.FOLD:
-            sources = [self._view(place, one.length_of) for place in one.sources]
-            self._fold(sources, self._view(one.destination, one.length_of), one.complete)
-            return
-        number, message = one.message, self._made.messages[one.message]
-        if one.kind == Kind.POST:
-            data = self._room(number)
-            self._receives[number] = self._links.receive(self._peers[message.source], data, self._tag)
-        elif one.kind == Kind.AWAIT:
+            length = self._length(one.length_of) * one.chunks
+            destination = self._view(one.destination, length)
+            if one.sources:
+                self._fold([self._view(place, length) for place in one.sources], destination, one.complete)
+            else:
+                destination[...] = 0
+        elif one.kind == Kind.COLLECTIVE:
+            assert self._inside is not None
+            self._inside(self._made.collectives[one.message], self._together(one.sources), self._together(one.into))
+        else:
+            self._exchange(one.kind, one.message, self._made.messages[one.message])
+
+    def _exchange(self, kind: Kind, number: int, message: ProgramMessage) -> None:
+        if kind == Kind.POST:
+            self._receives[number] = self._links.receive(self._peers[message.source], self._room(number), self._tag)
+        elif kind == Kind.AWAIT:
             self._receives.pop(number).wait(self._left())
-        elif one.kind == Kind.SEND:
+        elif kind == Kind.SEND:
             data = self._joined(message)
             self._sends[number] = self._links.send(self._peers[message.destination], data, self._tag), data
         else:
@@ -182,47 +206,57 @@ class Run:
         self._taken.append(self._memory.take(elements * self._itemsize))
         return self._taken[-1]
 
-    def _view(self, place: ChunkPlace, length_of: int) -> Flat:
-        length = self._length(length_of)
+    def _view(self, place: ChunkPlace, length: int) -> Flat:
+        """Some elements, from the beginning of a place on."""
         if place.space == WORK:
-            return self._slots[place.at][:length]
+            start = place.at * self._longest
+            return self._work[start : start + length]
         if place.space in self._arrays:
             array, bounds, shift = self._arrays[place.space]
             assert array is not None
             start = bounds[place.at] - shift
             return array[start : start + length]
-        return self._arrived[place.at][place.part]
+        came, starts = self._arrived[place.at]
+        return came[starts[place.part] : starts[place.part] + length]
+
+    def _together(self, places: Sequence[ChunkPlace]) -> Flat | None:
+        """The memory of places that lie side by side."""
+        if not places or not self._made.schedule.promise.carries_data:
+            return None
+        first, last = places[0], places[-1]
+        if first.space == WORK:
+            return self._work[first.at * self._longest : (last.at + 1) * self._longest]
+        array, bounds, shift = self._arrays[first.space]
+        assert array is not None
+        return array[bounds[first.at] - shift : bounds[last.at + 1] - shift]
 
     def _room(self, number: int) -> Bytes:
         """Where a message is received: where it belongs, or in memory of its own."""
         message = self._made.messages[number]
-        lengths = [self._length(chunk) for chunk in message.lengths]
-        if message.into and sum(lengths):
-            array, bounds, shift = self._arrays[OUTPUT]
+        total = sum(map(self._length, message.lengths))
+        if message.into and total:
+            array = self._together(message.into)
             assert array is not None
-            start = bounds[message.into[0].at] - shift
-            return _as_bytes(array[start : start + sum(lengths)])
+            return _as_bytes(array)
         # Nothing at all is one byte, so that there is something to wait for.
-        memory = self._take(sum(lengths)) if sum(lengths) else np.empty(1, np.uint8)
-        whole = memory[: sum(lengths) * self._itemsize].view(self._carrier)
-        ends = np.cumsum(lengths).tolist()
-        self._arrived[number] = [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        memory = self._take(total) if total else np.empty(1, np.uint8)
+        starts = list(accumulate(map(self._length, message.lengths), initial=0))
+        self._arrived[number] = memory[: total * self._itemsize].view(self._carrier), starts
         return memory
 
     def _joined(self, message: ProgramMessage) -> Bytes:
         """What a message carries, as one piece of memory: as it lies, if its parts lie side by side."""
-        parts = [self._view(*part) for part in zip(message.places, message.lengths, strict=True)]
-        total = sum(part.size for part in parts)
-        if not total:
+        lengths = list(map(self._length, message.lengths))
+        if not sum(lengths):
             return np.zeros(1, np.uint8)
-        first, *others = message.places
-        array, bounds, shift = self._arrays.get(first.space, (None, [], 0))
-        side_by_side = all(place == (first.space, first.at + 1 + number, 0) for number, place in enumerate(others))
         chunks = (datum % self._made.schedule.chunks for datum in message.lengths)
         in_place = all(place.at == chunk for place, chunk in zip(message.places, chunks, strict=True))
-        if array is not None and side_by_side and in_place:
-            start = bounds[first.at] - shift
-            return _as_bytes(array[start : start + total])
+        whole = (in_place and message.places[0].space in self._arrays) or self._made.even
+        if whole and message.places[0].space != ARRIVED and are_side_by_side(message.places):
+            array = self._together(message.places)
+            assert array is not None
+            return _as_bytes(array)
+        parts = [self._view(*part) for part in zip(message.places, lengths, strict=True)]
         return _as_bytes(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 

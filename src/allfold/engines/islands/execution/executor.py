@@ -1,12 +1,12 @@
 """The one place where a call becomes collectives inside islands and messages between them.
 
-A call that names an algorithm follows its message program. Which schedule the others follow, `Crossing.schedule` says;
-`ways` and `slices` carry it out, in segments and with as few copies as possible.
+A call that names an algorithm follows its message program. The others follow the schedule that `Crossing.schedule` says,
+in two levels: its programs have the collectives of islands among their instructions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,11 @@ from ....registry import AnyAlgorithm
 from ...engine import Call, Entry, Event
 from ..job import Job
 from ..recorder import Recorder
-from . import slices, ways
+from ..wire import Run
 from .levels import Levels
 
-_ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
+_CODES = {name: code for code, name in enumerate(COLLECTIVES)}
+_ALL_REDUCE = _CODES["all_reduce"]
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
 
 Begin = Callable[[Call, bool, Sequence["_native.Prepared"]], Any]
@@ -43,10 +44,15 @@ class Executor:
 
     def _perform(self, job: Job) -> None:
         levels, agreement = self.levels, self.levels.agreement
-        if job.prepared is None or agreement.fronts is not None:
-            agreement.describe(job)
-        if job.prepared is not None or ways.is_small_all_reduce(levels, job):
-            return ways.small_all_reduce(levels, job)
+        if job.prepared is not None and agreement.fronts is None:
+            for step in job.prepared:  # all that the program of such a rank has
+                agreement.run_first(job, step)
+            return
+        agreement.describe(job)
+        if len(levels.islands) == 1 and job.named is None:
+            return levels.alone(job)
+        if job.prepared is not None or levels.goes_along(job):
+            return levels.along(job)
         agreement.agree(job)
         agreement.send(job)
         if job.named is not None:
@@ -56,26 +62,20 @@ class Executor:
         name, parameters = levels.schedule(job)
         if "groups" not in parameters:
             return self._follow(job, name)
-        by_leaders = name == "hierarchical"
-        carry_out: dict[str, Callable[[Levels, Job, str], None]] = {
-            "all_reduce": ways.by_leaders if by_leaders else ways.by_shares,
-            "reduce": ways.reduce,
-            "broadcast": ways.broadcast,
-            "gather": slices.gather,
-            "scatter": slices.scatter,
-            "all_gather": slices.all_gather_by_leaders if by_leaders else slices.all_gather,
-            "reduce_scatter": slices.reduce_scatter_by_leaders if by_leaders else slices.reduce_scatter,
-            "barrier": ways.barrier,
-        }
-        carry_out[job.call.collective](levels, job, parameters["across"])
+        has_begun = False
+        for runs, ahead in levels.runs(job, name, parameters):
+            for _ in _begun(runs, ahead):
+                if not has_begun:
+                    levels.compare(job)
+                has_begun = True
 
     def _follow(self, job: Job, algorithm: AnyAlgorithm) -> None:
         """Carry out a call by the schedule of an algorithm, as messages between all ranks."""
         levels, promise = self.levels, COLLECTIVES[job.call.collective]
         made = message_programs_of(promise.name, algorithm, levels.size, job.call.root if promise.rooted else None)
-        run = levels.across(job, made, range(levels.size), job.input, job.output, job.elements, counts=job.call.counts)
+        run = levels.across(job, made, job.input, job.output, job.elements, counts=job.call.counts)
         run.start()
-        levels.compare(job)
+        levels.agreement.compare(job)
         run.finish()
 
     def entry(self, begin: Begin, run: Entry, vouched: bool) -> Entry:
@@ -98,11 +98,13 @@ class Executor:
             usual = usual and (vouched or type(target) is np.ndarray)  # others may have to be copied first
             usual = usual and (timeout is None or (type(timeout) is float and timeout > 0))
             if usual and _is_within(target, levels.most_small):
-                reduce = native.prepared(_REDUCE, target, op, 0, dtype, vouched)
-                broadcast = native.prepared(_BROADCAST, target, None, 0, dtype, vouched)
-                if reduce is not None and broadcast is not None:
+                prepared = [
+                    native.prepared(code, target, op if reduces else None, root, dtype, vouched)
+                    for code, reduces, root in levels.small_steps
+                ]
+                if None not in prepared:
                     call = Call("all_reduce", output=target, op=OPS[op], timeout=timeout, dtype=dtype)
-                    return begin(call, False, (reduce, broadcast))
+                    return begin(call, False, prepared)  # type: ignore[arg-type]
             return run(code, source, target, op, root, algorithm, async_op, timeout, dtype, counts)
 
         return enter
@@ -116,6 +118,22 @@ class Executor:
         """What was recorded between islands, and inside this one."""
         recorder, self.levels.links.recorder = self.levels.links.recorder, None
         return recorder, self.levels.shared.collectives.stop_trace()
+
+
+def _begun(runs: Sequence[Run], ahead: int | None) -> Iterator[None]:
+    """Carry out the segments of a buffer: each is ended when `ahead` more have begun. Pauses after the first (or after
+    all, if all begin before one is ended)."""
+    late = len(runs) if ahead is None else ahead
+    for number, run in enumerate(runs):
+        run.begin()
+        if number == 0 and ahead is not None:
+            yield
+        if number >= late:
+            runs[number - late].finish()
+    if ahead is None:
+        yield
+    for run in runs[-late:]:
+        run.finish()
 
 
 def _is_within(array: Any, bytes: int) -> bool:
