@@ -16,7 +16,7 @@ import pytest
 from allfold.collectives import COLLECTIVES
 from allfold.errors import ScheduleError, UsageError
 from allfold.programs.check_messages import check_messages
-from allfold.programs.messages import Kind, MessagePrograms, lower
+from allfold.programs.messages import InstructionKind, MessagePrograms, lower
 from allfold.registry import algorithms, schedule
 from allfold.schedules import Schedule, build, copy, reduce
 from allfold.symbolic import State
@@ -102,14 +102,14 @@ def changed(made: MessagePrograms, draw: random.Random) -> tuple[str, MessagePro
     elif how == "twice":
         program.insert(at, one)
     elif how == "early":
-        waits = [i for i, other in enumerate(program) if other.kind in (Kind.AWAIT, Kind.SENT)]
+        waits = [i for i, other in enumerate(program) if other.kind in (InstructionKind.AWAIT, InstructionKind.SENT)]
         if not waits:
             return "", made
         at = draw.choice(waits)
         del program[at]
-    elif how == "another chunk" and one.kind == Kind.FOLD:
+    elif how == "another chunk" and one.kind == InstructionKind.FOLD:
         program[at] = one._replace(destination=one.destination._replace(at=one.destination.at + 1))
-    elif how == "another order" and one.kind == Kind.FOLD and len(one.sources) > 1:
+    elif how == "another order" and one.kind == InstructionKind.FOLD and len(one.sources) > 1:
         program[at] = one._replace(sources=one.sources[::-1])
     else:
         return "", made
@@ -124,7 +124,7 @@ def is_harmless(made: MessagePrograms, what: str) -> bool:
     """A fold may be made twice if it does not read what it writes, and left out if that is there already."""
     rank, at = map(int, re.findall(r"\d+", what)[:2])
     one = made.programs[rank][at]
-    if one.kind != Kind.FOLD:
+    if one.kind != InstructionKind.FOLD:
         return False
     if "twice" in what:
         return one.destination not in one.sources
@@ -162,7 +162,14 @@ def test_ranks_that_wait_for_each_other_are_named() -> None:
     made = lower(schedule("all_gather", "direct", 2))
     # Both wait for the other's message before they send their own.
     programs = tuple(
-        tuple(sorted(program, key=lambda one: (Kind.POST, Kind.AWAIT).index(one.kind) if one.kind in (0, 2) else 9))
+        tuple(
+            sorted(
+                program,
+                key=lambda one: (
+                    (InstructionKind.POST, InstructionKind.AWAIT).index(one.kind) if one.kind in (0, 2) else 9
+                ),
+            )
+        )
         for program in made.programs
     )
     with pytest.raises(ScheduleError, match=r"waits forever: message [01] from rank [01]"):

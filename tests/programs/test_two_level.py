@@ -12,7 +12,7 @@ from allfold.collectives import COLLECTIVES
 from allfold.engines.islands.crossing import BUILT_IN
 from allfold.errors import ScheduleError
 from allfold.programs.check_messages import check_along, check_messages, check_segments
-from allfold.programs.messages import Kind, MessagePrograms, lower
+from allfold.programs.messages import InstructionKind, MessagePrograms, lower
 from allfold.programs.two_level import Islands
 from allfold.registry import schedule
 from allfold.schedules import Schedule
@@ -56,7 +56,7 @@ def changed(made: MessagePrograms, draw: random.Random) -> MessagePrograms | Non
         (rank, at)
         for rank, program in enumerate(made.programs)
         for at, one in enumerate(program)
-        if one.kind == Kind.COLLECTIVE
+        if one.kind == InstructionKind.COLLECTIVE
     ]
     rank, at = draw.choice(places)
     program = list(made.programs[rank])
@@ -68,7 +68,7 @@ def changed(made: MessagePrograms, draw: random.Random) -> MessagePrograms | Non
         program.insert(at, one)
     elif how == "another place" and one.into:
         program[at] = one._replace(into=tuple(place._replace(at=place.at + 1) for place in one.into))
-    elif how == "another order" and at + 1 < len(program) and program[at + 1].kind == Kind.SEND:
+    elif how == "another order" and at + 1 < len(program) and program[at + 1].kind == InstructionKind.SEND:
         program[at : at + 2] = program[at + 1], one
     elif how == "another root" and call.root is not None:
         collectives = list(made.collectives)

@@ -20,7 +20,7 @@ from ..errors import ScheduleError
 from ..pure.hashes import folded
 from ..schedules import Schedule
 from ..symbolic import State
-from .messages import ARRIVED, ChunkPlace, Instruction, Kind, MessagePrograms
+from .messages import ARRIVED, ChunkPlace, Instruction, InstructionKind, MessagePrograms
 from .versions import INPUT, OUTPUT, WORK
 
 Value = tuple[int, int]  # a datum, and the hash of the expression that made it
@@ -64,13 +64,13 @@ def check_segments(made: MessagePrograms, state: State, ahead: int | None) -> in
         [(number, one) for number, end in turns for one in (program[begins:] if end else program[:begins])]
         for program, begins in zip(made.programs, made.begins, strict=True)
     ]
-    at, done = [0] * len(rows), set[tuple[int, Kind, int]]()
+    at, done = [0] * len(rows), set[tuple[int, InstructionKind, int]]()
 
     def goes_on(rank: int) -> bool:
         if at[rank] == len(rows[rank]):
             return False
         segment, one = rows[rank][at[rank]]
-        if one.kind == Kind.COLLECTIVE:
+        if one.kind == InstructionKind.COLLECTIVE:
             members = made.collectives[one.message].island
             there = [rows[peer][at[peer]] for peer in members if at[peer] < len(rows[peer])]
             if [(number, other[:2]) for number, other in there] != [(segment, one[:2])] * len(members):
@@ -78,7 +78,7 @@ def check_segments(made: MessagePrograms, state: State, ahead: int | None) -> in
             for peer in members:
                 at[peer] += 1
             return True
-        needs = {Kind.AWAIT: Kind.SEND, Kind.SENT: Kind.POST}.get(one.kind)
+        needs = {InstructionKind.AWAIT: InstructionKind.SEND, InstructionKind.SENT: InstructionKind.POST}.get(one.kind)
         if needs is not None and (segment, needs, one.message) not in done:
             return False
         done.add((segment, one.kind, one.message))
@@ -115,9 +115,9 @@ def check_along(made: MessagePrograms, leaders: Sequence[int]) -> None:
     good = good and pairs == sorted((one, other) for one in leaders for other in leaders if one != other)
     good = good and all(message.places == whole and not message.into for message in made.messages)
     for program in made.programs:
-        sends = [at for at, one in enumerate(program) if one.kind == Kind.SEND]
+        sends = [at for at, one in enumerate(program) if one.kind == InstructionKind.SEND]
         between = program[sends[0] : sends[-1]] if sends else ()
-        good = good and all(one.kind in (Kind.SEND, Kind.POST) for one in between)
+        good = good and all(one.kind in (InstructionKind.SEND, InstructionKind.POST) for one in between)
     if not good:
         raise ScheduleError(f"{made.schedule.title}: its messages cannot travel with those that compare the call")
 
@@ -128,10 +128,10 @@ def _check_queues(made: MessagePrograms) -> None:
     posted: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, program in enumerate(made.programs):
         for one in program:
-            if one.kind in (Kind.SEND, Kind.POST):
+            if one.kind in (InstructionKind.SEND, InstructionKind.POST):
                 message = made.messages[one.message]
-                queue = sent if one.kind == Kind.SEND else posted
-                if (message.source if one.kind == Kind.SEND else message.destination) != rank:
+                queue = sent if one.kind == InstructionKind.SEND else posted
+                if (message.source if one.kind == InstructionKind.SEND else message.destination) != rank:
                     raise ScheduleError(f"{made.schedule.title}: message {one.message} is not rank {rank}'s", rank=rank)
                 queue[message.source, message.destination].append(one.message)
     if sent != posted:
@@ -153,7 +153,7 @@ def _islands(made: MessagePrograms) -> set[tuple[int, ...]]:
 def _meet(made: MessagePrograms, ranks: Sequence[_Follower], island: tuple[int, ...]) -> bool:
     """Carry out the collective that all ranks of an island have come to; whether there is one."""
     members = [ranks[rank] for rank in island]
-    if any(member.done or member.program[member.at].kind != Kind.COLLECTIVE for member in members):
+    if any(member.done or member.program[member.at].kind != InstructionKind.COLLECTIVE for member in members):
         return False
     numbers = {member.program[member.at].message for member in members}
     if len(numbers) > 1 or made.collectives[min(numbers)].island != island:
@@ -241,22 +241,22 @@ class _Follower:
         before = self.at
         while not self.done:
             one = self.program[self.at]
-            if one.kind == Kind.AWAIT and one.message not in begun:
+            if one.kind == InstructionKind.AWAIT and one.message not in begun:
                 break
-            if one.kind == Kind.SENT and one.message not in posted:
+            if one.kind == InstructionKind.SENT and one.message not in posted:
                 break
-            if one.kind == Kind.COLLECTIVE:  # until all of its island have come
+            if one.kind == InstructionKind.COLLECTIVE:  # until all of its island have come
                 break
             self._do(one, begun, posted)
             self.at += 1
         return self.at > before
 
     def _do(self, one: Instruction, begun: dict[int, list[Value]], posted: set[int]) -> None:
-        if one.kind == Kind.FOLD and not one.sources:
+        if one.kind == InstructionKind.FOLD and not one.sources:
             self._free_to_write(one.destination, one.length_of)
             self.holds.pop(one.destination, None)
             return
-        if one.kind == Kind.FOLD and one.chunks > 1:
+        if one.kind == InstructionKind.FOLD and one.chunks > 1:
             if not self.made.even:
                 raise self.wrong("takes chunks to be equally long")
             for number in range(one.chunks):
@@ -269,7 +269,7 @@ class _Follower:
                 part = one._replace(sources=tuple(moved[:-1]), destination=moved[-1], chunks=1)
                 self._do(part._replace(length_of=one.length_of + number), begun, posted)
             return
-        if one.kind == Kind.FOLD:
+        if one.kind == InstructionKind.FOLD:
             values = [self._read(source, one.length_of) for source in one.sources]
             result = self._folded(values)
             self._write(one.destination, result, one.length_of)
@@ -279,7 +279,7 @@ class _Follower:
                 raise self.wrong("divides an average at the wrong place")
             return
         message = self.made.messages[one.message]
-        if one.kind == Kind.POST:
+        if one.kind == InstructionKind.POST:
             posted.add(one.message)
             self.receives.add(one.message)
             for place, length in zip(message.into, message.lengths, strict=bool(message.into)):
@@ -289,14 +289,14 @@ class _Follower:
             first = message.into[0] if message.into and self.made.even else ChunkPlace(OUTPUT, at)
             if any(place != (first.space, first.at + i, 0) for i, place in enumerate(message.into)):
                 raise self.wrong("receives into places that are not side by side")
-        elif one.kind == Kind.SEND:
+        elif one.kind == InstructionKind.SEND:
             begun[one.message] = [
                 self._read(place, length) for place, length in zip(message.places, message.lengths, strict=True)
             ]
             self.sends.add(one.message)
             for place in message.places:
                 self.leaving[place] += 1
-        elif one.kind == Kind.SENT:
+        elif one.kind == InstructionKind.SENT:
             if one.message not in self.sends:
                 raise self.wrong("waits for the end of what it does not send")
             self.sends.remove(one.message)
@@ -387,10 +387,10 @@ class _Follower:
 
     def waits_for(self) -> str:
         one = self.program[self.at]
-        if one.kind == Kind.COLLECTIVE:
+        if one.kind == InstructionKind.COLLECTIVE:
             return f"the others of its island, in {self.made.collectives[one.message].name}"
         message = self.made.messages[one.message]
-        if one.kind == Kind.AWAIT:
+        if one.kind == InstructionKind.AWAIT:
             return f"message {one.message} from rank {message.source} (step {message.step + 1})"
         return f"rank {message.destination} to take message {one.message} (step {message.step + 1})"
 

@@ -59,7 +59,7 @@ class ProgramMessage(NamedTuple):
     into: tuple[ChunkPlace, ...]
 
 
-class Kind(IntEnum):
+class InstructionKind(IntEnum):
     POST, SEND, AWAIT, SENT, FOLD, COLLECTIVE = range(6)
 
 
@@ -67,7 +67,7 @@ class Instruction(NamedTuple):
     """A fold of no sources clears its destination. A COLLECTIVE takes `sources`, which lie side by side, and puts its
     result `into` places side by side; one that has one array on every rank has it there."""
 
-    kind: Kind
+    kind: InstructionKind
     message: int = -1
     """Its number among the messages; of a COLLECTIVE, among the collectives."""
     sources: tuple[ChunkPlace, ...] = ()
@@ -83,7 +83,12 @@ class Instruction(NamedTuple):
     def goes_on(self, after: Instruction) -> bool:
         """Whether it does the same as a fold `after` it, with the chunks that lie behind those of this one."""
         ours, theirs = (*self.sources, self.destination), (*after.sources, after.destination)
-        if self.kind != Kind.FOLD or after.kind != Kind.FOLD or len(ours) != len(theirs) or len(ours) < 2:
+        if (
+            self.kind != InstructionKind.FOLD
+            or after.kind != InstructionKind.FOLD
+            or len(ours) != len(theirs)
+            or len(ours) < 2
+        ):
             return False
         follows = all(one.behind(self.chunks) == other for one, other in zip(ours, theirs, strict=True))
         return follows and after.length_of == self.length_of + self.chunks and after.complete == self.complete
@@ -122,17 +127,17 @@ class MessagePrograms:
 
         lines = []
         for number, one in enumerate(self.programs[rank]):
-            if one.kind == Kind.COLLECTIVE:
+            if one.kind == InstructionKind.COLLECTIVE:
                 call = self.collectives[one.message]
                 root = "" if call.root is None else f" root {call.island[call.root]}"
                 arrays = [", ".join(map(name, places)) for places in (one.sources, one.into) if places]
                 text = f"{call.name} of {list(call.island)}{root}: {' → '.join(arrays)}"
-            elif one.kind == Kind.FOLD:
+            elif one.kind == InstructionKind.FOLD:
                 text = f"{name(one.destination)} ← {' ⊕ '.join(map(name, one.sources)) or 'nothing'}"
                 text += f", and {one.chunks - 1} more" if one.chunks > 1 else ""
             else:
                 message = self.messages[one.message]
-                sends = one.kind in (Kind.SEND, Kind.SENT)
+                sends = one.kind in (InstructionKind.SEND, InstructionKind.SENT)
                 peer = f"to {message.destination}" if sends else f"from {message.source}"
                 places = ", ".join(map(name, message.places if sends else message.into))
                 text = f"{one.kind.name.lower()} {one.message} {peer}" + (f": {places}" if places else "")
@@ -321,7 +326,7 @@ class _RankProgram:
                         for place in into:
                             yield from self._free(place)
                             last_use[place] = posted
-                    yield Instruction(Kind.POST, number)
+                    yield Instruction(InstructionKind.POST, number)
                 posted += 1
             for number in step.sends:
                 places = tuple(self.lies[cell] for cell in whole.cells[number])
@@ -329,7 +334,7 @@ class _RankProgram:
                 for place in places:
                     self.leaving[place].append(number)
                     last_use[place] = now
-                yield Instruction(Kind.SEND, number)
+                yield Instruction(InstructionKind.SEND, number)
             self._begin(now, sent=True)
             if step.inside is not None:
                 yield from self._enter(step, now, last_use)
@@ -339,7 +344,7 @@ class _RankProgram:
                 into = self.into.get(number, ())
                 for part, cell in enumerate(whole.cells[number]):
                     arrived[cell] = into[part] if into else ChunkPlace(ARRIVED, number, part)
-                yield Instruction(Kind.AWAIT, number)
+                yield Instruction(InstructionKind.AWAIT, number)
             yield from self._fold(step, arrived, last_use, now)
         self._begin(len(self.steps), sent=self._crosses_itself)
         for cell in range(self.rank * whole.width, (self.rank + 1) * whole.width):
@@ -347,7 +352,7 @@ class _RankProgram:
             if whole.wanted[cell] and self.lies[cell] != home:
                 yield from self._free(home)
                 length = int(whole.state.datum[cell])
-                yield Instruction(Kind.FOLD, sources=(self.lies[cell],), destination=home, length_of=length)
+                yield Instruction(InstructionKind.FOLD, sources=(self.lies[cell],), destination=home, length_of=length)
         for place in list(self.leaving):
             yield from self._free(place)
 
@@ -374,7 +379,7 @@ class _RankProgram:
             yield from self._free(own)
             last_use[own] = now
             moved[target] = own
-            yield Instruction(Kind.FOLD, -1, sources, own, length, complete)
+            yield Instruction(InstructionKind.FOLD, -1, sources, own, length, complete)
         self.lies.update(moved)
 
     def _enter(self, step: _Step, now: int, last_use: dict[ChunkPlace, int]) -> Iterator[Instruction]:
@@ -400,7 +405,7 @@ class _RankProgram:
                     if taken is not None:
                         yield from self._bring(taken, place)
                     else:
-                        yield Instruction(Kind.FOLD, destination=place)
+                        yield Instruction(InstructionKind.FOLD, destination=place)
             into = self._array(step.gives) or ()
             if not into or set(into) & set(sources):
                 into = self._room(now, "out", len(step.gives))
@@ -409,7 +414,7 @@ class _RankProgram:
             yield from self._free(place)
         for place in (*sources, *into):
             last_use[place] = now
-        yield Instruction(Kind.COLLECTIVE, step.number, sources, into=into)
+        yield Instruction(InstructionKind.COLLECTIVE, step.number, sources, into=into)
         for got, place in zip(step.gives, into, strict=False):
             if got is not None:
                 self.lies[got] = place
@@ -418,7 +423,7 @@ class _RankProgram:
         if self.lies[cell] != place:
             yield from self._free(place)
             length = int(self.whole.state.datum[cell])
-            yield Instruction(Kind.FOLD, -1, (self.lies[cell],), place, length)
+            yield Instruction(InstructionKind.FOLD, -1, (self.lies[cell],), place, length)
             self.lies[cell] = place
 
     def _array(self, cells: Sequence[int | None]) -> tuple[ChunkPlace, ...]:
@@ -475,7 +480,7 @@ class _RankProgram:
             for other in self.sent_from[number]:
                 if other != place:
                     self.leaving[other].remove(number)
-            yield Instruction(Kind.SENT, number)
+            yield Instruction(InstructionKind.SENT, number)
 
     def _directly(self, number: int, step: _Step, last_use: dict[ChunkPlace, int], now: int) -> tuple[ChunkPlace, ...]:
         """Where a message may be received without a copy: every part is copied to one place in the output array.

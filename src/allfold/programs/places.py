@@ -13,7 +13,7 @@ from ..collectives import NOTHING
 from ..errors import ScheduleError
 from ..schedules import Schedule
 from .compile import Programs
-from .messages import ChunkPlace, Kind, MessagePrograms
+from .messages import ChunkPlace, InstructionKind, MessagePrograms
 from .rows import Ints
 from .versions import INPUT, OUTPUT, WORK, Versions
 
@@ -74,7 +74,7 @@ def check_message_places(made: MessagePrograms) -> None:
                 check(rank, place, datum)
     for rank, program in enumerate(made.programs):
         for one in program:
-            if one.kind == Kind.FOLD:
+            if one.kind == InstructionKind.FOLD:
                 for place in (*one.sources, one.destination):
                     check(rank, place, one.length_of)
 

@@ -19,8 +19,8 @@ from ...ops import Op
 from ...programs.messages import (
     ARRIVED,
     ChunkPlace,
+    InstructionKind,
     IslandCall,
-    Kind,
     MessagePrograms,
     ProgramMessage,
     are_side_by_side,
@@ -166,7 +166,10 @@ class Run:
             self._do()
 
     def start(self) -> None:
-        while self._at < len(self._program) and self._program[self._at].kind not in (Kind.AWAIT, Kind.SENT):
+        while self._at < len(self._program) and self._program[self._at].kind not in (
+            InstructionKind.AWAIT,
+            InstructionKind.SENT,
+        ):
             self._do()
 
     def finish(self) -> None:
@@ -178,25 +181,25 @@ class Run:
     def _do(self) -> None:
         one = self._program[self._at]
         self._at += 1
-        if one.kind == Kind.FOLD:
+        if one.kind == InstructionKind.FOLD:
             length = self._length(one.length_of) * one.chunks
             destination = self._view(one.destination, length)
             if one.sources:
                 self._fold([self._view(place, length) for place in one.sources], destination, one.complete)
             else:
                 destination[...] = 0
-        elif one.kind == Kind.COLLECTIVE:
+        elif one.kind == InstructionKind.COLLECTIVE:
             assert self._inside is not None
             self._inside(self._made.collectives[one.message], self._together(one.sources), self._together(one.into))
         else:
             self._exchange(one.kind, one.message, self._made.messages[one.message])
 
-    def _exchange(self, kind: Kind, number: int, message: ProgramMessage) -> None:
-        if kind == Kind.POST:
+    def _exchange(self, kind: InstructionKind, number: int, message: ProgramMessage) -> None:
+        if kind == InstructionKind.POST:
             self._receives[number] = self._links.receive(self._peers[message.source], self._room(number), self._tag)
-        elif kind == Kind.AWAIT:
+        elif kind == InstructionKind.AWAIT:
             self._receives.pop(number).wait(self._left())
-        elif kind == Kind.SEND:
+        elif kind == InstructionKind.SEND:
             data = self._joined(message)
             self._sends[number] = self._links.send(self._peers[message.destination], data, self._tag), data
         else:

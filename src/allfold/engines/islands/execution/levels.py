@@ -14,7 +14,7 @@ from ....errors import ScheduleError
 from ....fabrics.fabric import FOREVER
 from ....ops import OPS
 from ....programs.check_messages import check_along
-from ....programs.messages import IslandCall, Kind, MessagePrograms
+from ....programs.messages import InstructionKind, IslandCall, MessagePrograms
 from ....programs.versions import OUTPUT
 from ....proved import TwoLevel, two_level_programs_of
 from ...buffer import Flat
@@ -103,22 +103,22 @@ class Levels:
         prepared = iter(job.prepared or ())
         for one in made.programs[self.rank]:
             kind = one.kind
-            if kind is Kind.COLLECTIVE:
+            if kind is InstructionKind.COLLECTIVE:
                 step = next(prepared, None) or self._call_inside(job, made.collectives[one.message], None, array)
                 agreement.run_first(job, step)
-            elif kind is Kind.SEND:
+            elif kind is InstructionKind.SEND:
                 if not is_sent:  # what the first carries is for all
                     agreement.send(job, None if array is None else array.view(np.uint8))
                 is_sent = True
-            elif kind is Kind.FOLD:
+            elif kind is InstructionKind.FOLD:
                 if array is not None:
                     sources = [array if place.space == OUTPUT else arrived[place.at] for place in one.sources]
                     folding(job.call.op, job.dtype, self.size)(sources, array, one.complete)
-            elif fronts is not None and kind is Kind.AWAIT:
+            elif fronts is not None and kind is InstructionKind.AWAIT:
                 peer = made.messages[one.message].source
                 front = agreement.receive(job, peer, bytes)
                 arrived[one.message] = fronts.data(front, peer, bytes, job.left()).view(job.dtype.carrier)
-            elif fronts is not None and kind is Kind.SENT:
+            elif fronts is not None and kind is InstructionKind.SENT:
                 fronts.sent(job.left())
 
     def _made_along(self, collective: str) -> MessagePrograms:
@@ -133,7 +133,9 @@ class Levels:
     def small_steps(self) -> list[tuple[int, bool, int]]:
         """The collectives of this rank's island in a small all_reduce: code, whether it reduces, and root."""
         made = self._made_along("all_reduce")
-        calls = [made.collectives[one.message] for one in made.programs[self.rank] if one.kind == Kind.COLLECTIVE]
+        calls = [
+            made.collectives[one.message] for one in made.programs[self.rank] if one.kind == InstructionKind.COLLECTIVE
+        ]
         # The only rank of an island makes none. They are prepared all the same: this checks the array and the operation.
         calls = calls or [IslandCall((self.rank,), name, 0) for name in ("reduce", "broadcast")]
         return [(_CODES[call.name], COLLECTIVES[call.name].reduces, call.root or 0) for call in calls]
