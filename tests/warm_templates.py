@@ -114,7 +114,9 @@ class _Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._end], [], [], timeout)[0]:
+            end = select.poll()  # select() takes no descriptor above 1023
+            end.register(self._end, select.POLLIN)
+            if not end.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired("the template", timeout or 0.0)
             self.returncode = -signal.SIGKILL  # its parent alone knows more
             os.close(self._end)

@@ -18,7 +18,7 @@ from ..schedules import Move, Schedule, paths_of
 
 _MOST_MOVES = 50_000  # a generator that makes more is not run a second time
 _MOST_TEXT = 200_000  # characters; longer files are not shown
-_SEARCH = f"{dirname(dirname(__file__))}/find"  # its lines only write down what a search found
+_SEARCH = f"{dirname(dirname(__file__))}/search"  # its lines only write down what a search found
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,11 @@ class World:
         # While the main thread waits inside the fabric, Python does not act on signals. So it tells this pipe of them,
         # unless it tells somebody else: an event loop has its own.
         self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._is_told = False
         if threading.current_thread() is threading.main_thread():
             before = signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
-            if before != -1:
+            self._is_told = before == -1
+            if not self._is_told:
                 signal.set_wakeup_fd(before)
         self._thread = threading.Thread(target=self._watch, name="allfold watch", daemon=True)
         self._thread.start()
@@ -212,10 +214,12 @@ class World:
                 self._say_goodbye(group, others)
             self.post.close(1.0)
             _worlds.discard(self)
-            if threading.current_thread() is threading.main_thread():
+            if self._is_told and threading.current_thread() is threading.main_thread():
+                self._is_told = False
                 told = signal.set_wakeup_fd(-1)
                 if told != self._bell[1]:
                     signal.set_wakeup_fd(told)
+            if not self._is_told and not self._thread.is_alive():
                 for descriptor in self._bell:
                     os.close(descriptor)
 
@@ -302,9 +306,10 @@ class World:
 
     def _watch(self) -> None:
         beaten, looked = 0.0, time.monotonic()
+        bell = select.poll()  # select() takes no descriptor above 1023
+        bell.register(self._bell[0], select.POLLIN)
         while not self._ended.is_set():
-            rung = select.select(self._bell[:1], [], [], _LOOK_SECONDS)[0]
-            signals = os.read(self._bell[0], 4096) if rung else b""
+            signals = os.read(self._bell[0], 4096) if bell.poll(1000 * _LOOK_SECONDS) else b""
             # A handler of the user's own may have something else in mind than an end.
             is_end = signal.SIGINT in signals and signal.getsignal(signal.SIGINT) is signal.default_int_handler
             self._look_at_calls(is_end)
