@@ -63,22 +63,20 @@ class Letters:
             receive = self._channel.receive
             _, tag, elements = self._guarded(lambda: receive(array, local, tag, timeout, dtype), False, source, timeout)
             return source, tag, elements
-        operation = self.start(False, array, source, tag, dtype)
+        wanted = Wanted(source, tag, *taken(False, array, source, tag, dtype, self._roster.size), Future())
         try:
-            came = self.wait(operation, timeout)
+            self._ask_for(wanted)
+            came = self.wait(wanted.result, timeout)
         finally:
-            with self._lock:  # a receive that nobody waits for any more must not take a message
-                self._wanted[:] = [one for one in self._wanted if one.result is not operation]
+            self._forget(wanted)
         assert came is not None
         return came
 
     def start(self, sends: bool, array: Any, peer: int | None, tag: int, dtype: str | None) -> Any:
         roster = self._roster
         kind, data = taken(sends, array, peer, tag, dtype, roster.size)
-        # Who has left may have sent before.
-        needed = () if peer is None or (not sends and self._may_have_come(peer, tag)) else (peer,)
-        self._check_open("send" if sends else "recv", needed)
         if peer is not None and peer in roster.local:
+            self._check(sends, peer, tag)
             start = self._channel.start
             return (
                 sends,
@@ -88,11 +86,26 @@ class Letters:
         result: Future[Received | None] = Future()
         if sends:
             assert peer is not None
+            self._check(sends, peer, tag)
             frame = Frame(News.LETTER, roster.number, _DTYPES.index(kind), (tag, data.size, 0))
             self._post.send_letter(roster.ranks[peer], frame, data.copy().view("u1"))
             result.set_result(None)
             return result
         wanted = Wanted(peer, tag, kind, data, result)
+        try:
+            self._ask_for(wanted)
+        except BaseException:
+            self._forget(wanted)
+            raise
+        return result
+
+    def _check(self, sends: bool, peer: int | None, tag: int) -> None:
+        """Raise an error unless such a message may begin. A rank that has left may have sent before."""
+        needed = () if peer is None or (not sends and self._may_have_come(peer, tag)) else (peer,)
+        self._check_open("send" if sends else "recv", needed)
+
+    def _ask_for(self, wanted: Wanted) -> None:
+        self._check(False, wanted.source, wanted.tag)
         with self._lock:
             found = next((one for one in self._come if wanted.takes(one)), None)
             if found is not None:
@@ -102,9 +115,13 @@ class Letters:
                 self._wanted.append(wanted)
         # The rank may have left, or the group failed, after they were asked above.
         self.fail_what_cannot_come()
-        if peer is None and not result.done():
+        if wanted.source is None and not wanted.result.done():
             threading.Thread(target=self._look_inside, args=(wanted,), daemon=True).start()
-        return result
+
+    def _forget(self, wanted: Wanted) -> None:
+        """A receive that nobody waits for any more must not take a message."""
+        with self._lock:
+            remove(self._wanted, wanted)
 
     def _may_have_come(self, source: int, tag: int) -> bool:
         """Whether such a message is there, or may be among those whose data are on their way."""
