@@ -103,6 +103,9 @@ class Blame {
         std::string whom = waits ? " for rank " + std::to_string(waits - 1) : "";
         // Why it gave up says more than that its process has ended since.
         if (stands == Standing::mismatch) return name + " gave up: the ranks made different calls";
+        // It is the rank that the others had waited for.
+        if (stands == Standing::late && waits == rank + 1)
+            return name + " came too late: others had given up waiting for it";
         if (stands == Standing::late) return name + " gave up: it had waited too long" + whom;
         if (life_of(*arenas_[rank], &how) == Life::dead)
             return named(rank) + " is gone" + how + (words.empty() ? "" : " after " + words);

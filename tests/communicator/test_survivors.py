@@ -406,6 +406,22 @@ def test_who_comes_after_another_gave_up_hears_who_kept_everybody_waiting(last: 
         assert re.search(blamed, said[rank]), said
 
 
+def test_a_rank_that_others_gave_up_waiting_for_came_too_late() -> None:
+    """Rank 1 gives up because of rank 0, which comes then and gives up, too; rank 2 comes last."""
+
+    def work(comm: Communicator) -> str:
+        if comm.rank != 1:
+            assert (gave_up if comm.rank == 0 else came).wait(PATIENCE)
+        patience = 0.1 if comm.rank == 1 else PATIENCE
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), algorithm="ring", timeout=patience)
+        (gave_up if comm.rank == 1 else came).set()
+        return said
+
+    gave_up, came = threading.Event(), threading.Event()
+    said = run_threads(work, 3)
+    assert said[2] == "all_reduce: rank 0 came too late: others had given up waiting for it (call 1 of the world)"
+
+
 # From outside ---------------------------------------------------------------------------------------------------------
 
 PATIENT = """

@@ -25,7 +25,7 @@ from allfold import AllfoldError, CollectiveTimeout, MismatchError, RankLost, Sh
 from allfold.communicator.communicator import Communicator, connect, join
 from allfold.engines.engine import Processes
 
-SHRINKING = 15.0
+SHRINKING = 25.0  # longer than a late rank may take: others may be in a call with it, whose limit is longer
 LATEST = 20.0  # seconds until a late rank comes, whatever the others do
 HELD_UP = 0.3
 STATUS = 3  # exit status of a rank that exits where it should not
