@@ -125,7 +125,7 @@ def _proved_messages(algorithm: Algorithm, ranks: int, root: int | None) -> Mess
 
 @lru_cache(maxsize=256)
 def _wrong_places(algorithm: Algorithm, ranks: int, root: int | None) -> str:
-    """What keeps it from moving slices with lengths of their own; "" if nothing does."""
+    """The reason why it cannot move slices with lengths of their own; "" if it can."""
     try:
         check_places(_proved_versions(algorithm, ranks, root))
     except ScheduleError as error:

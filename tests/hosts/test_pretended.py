@@ -54,7 +54,8 @@ def islands_of(hosts: Sequence[int]) -> list[list[int]]:
 
 @cache
 def drawn(rank: int, length: int, dtype: str) -> Any:
-    """An array of random numbers, to be read and not written. Long ones repeat themselves, and no chunk is as long as that."""
+    """An array of random numbers, to be read and not written. It repeats itself after 10,007 of them, a prime: a chunk that is
+    put in the wrong place differs, unless it is off by a multiple of that."""
     random = np.random.default_rng(1000 * rank + length)
     different = min(length, 10_007)
     if np.dtype(dtype).kind in "fc":

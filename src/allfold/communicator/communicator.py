@@ -644,7 +644,7 @@ class Communicator(PointToPoint, Objects):
         return handle if made is None else made
 
     def _rows(self, counts: Any, timeout: float | None) -> Any:
-        """What all ranks of an all_to_all send, from what this one does."""
+        """The counts of all ranks in an all_to_all, gathered from each rank's own row."""
         row = Lengths(COLLECTIVES["all_gather"], self.size, counts).table
         rows = np.empty((self.size, self.size), np.int64)
         self._run(_ALL_GATHER, row, rows, None, 0, None, False, timeout, None)

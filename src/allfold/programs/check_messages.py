@@ -344,13 +344,13 @@ class _Follower:
         return values[0][0], folded(bits for _, bits in values)
 
     def brings(self, place: ChunkPlace) -> Value | None:
-        """What a collective of the island takes from a place; None if nothing is there, to fill up a slice."""
+        """The value that a collective of the island reads from a place; None if the place is empty and only pads a slice."""
         if place in self.arriving:
             raise self.wrong(f"reads {place} while a message is in it")
         return self.holds.get(place)
 
     def combined(self, values: Sequence[Value | None]) -> Value | None:
-        """What a collective of the island makes of what its ranks have brought, in their order."""
+        """The result of a collective of the island for one datum, from the values of its ranks, in their order."""
         there = [value for value in values if value is not None]
         if not there:
             return None

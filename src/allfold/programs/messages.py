@@ -46,7 +46,7 @@ class ChunkPlace(NamedTuple):
 
 
 class ProgramMessage(NamedTuple):
-    """What one rank sends to another in one step: one part per chunk. `lengths`: the data that parts are as long as.
+    """All that one rank sends to another in one step: one part per chunk. `lengths`: by part, the datum that it holds.
 
     `places`: where the sender has the parts; `into`: where the receiver puts them, if not into memory of their own.
     """
@@ -81,7 +81,7 @@ class Instruction(NamedTuple):
     destination."""
 
     def goes_on(self, after: Instruction) -> bool:
-        """Whether it does the same as a fold `after` it, with the chunks that lie behind those of this one."""
+        """True if `after` is the same fold for the chunks right behind those of this one."""
         ours, theirs = (*self.sources, self.destination), (*after.sources, after.destination)
         if (
             self.kind != InstructionKind.FOLD
@@ -510,5 +510,5 @@ class _RankProgram:
 
 
 def are_side_by_side(places: Sequence[ChunkPlace]) -> bool:
-    """Whether the memory of places is one piece, in their order."""
+    """True if the places are one piece of memory, in their order."""
     return all(place == (places[0].space, places[0].at + number, 0) for number, place in enumerate(places))

@@ -143,5 +143,5 @@ def _find(
 
 
 def _is_own(schedule: Schedule, island: Sequence[int], which: dict[int, int]) -> bool:
-    """Whether every chunk is of the slice of its rank."""
+    """True if every chunk belongs to the slice of its rank."""
     return all(chunk * schedule.ranks // schedule.chunks == island[rank] for chunk, rank in which.items())

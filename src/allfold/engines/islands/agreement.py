@@ -91,7 +91,7 @@ class Agreement:
                 self.receive(job, peer, 0)
 
     def receive(self, job: Job, peer: int, bytes: int) -> Front:
-        """What the leader of another island says of this call, compared. `bytes`: of the data that it sends with it."""
+        """Receive and compare the header of another island's leader. `bytes`: the length of the data in it."""
         assert self.fronts is not None
         front = self.fronts.receive(peer, bytes, job.left())
         if front.digest != job.digest:
