@@ -9,7 +9,7 @@
 namespace allfold {
 
 extern const uint64_t layout_hash = [] {
-    // Increment this whenever the same places get another meaning.
+    // Increment this whenever the same bytes get another meaning.
     constexpr uint64_t meaning = 8;
     constexpr uint64_t numbers[] = {
         meaning,
@@ -43,7 +43,9 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, probe_word),
         offsetof(Post, waiting_for),
         offsetof(Post, writing),
+        offsetof(Post, waiting_until),
         offsetof(Post, start_ticks),
+        offsetof(Post, because_of),
         offsetof(Post, detached),
         offsetof(Post, last_words),
         offsetof(Post, shrink),

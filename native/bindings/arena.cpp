@@ -17,7 +17,7 @@ namespace nb = nanobind;
 
 namespace {
 
-using Place = std::tuple<std::shared_ptr<Arena>, size_t>;  // where a post lies
+using Place = std::tuple<std::shared_ptr<Arena>, size_t>;  // the place of a post
 
 // Bytes in shared memory, as an array that frees them when neither it nor any view of it is in use.
 nb::object empty(std::shared_ptr<Arena> arena, size_t bytes) {
@@ -60,8 +60,8 @@ void bind_arena(nb::module_& module) {
             if (rank >= members.size()) throw nb::index_error("the group has fewer ranks than that");
             new (self) Attachment(rank, std::move(members));
         });
-    // Whether no rank of a group touches any more what the owner of `arena` has lent to it. `arenas`: those of its
-    // ranks.
+    // True if no rank of a group uses the memory that the owner of `arena` has lent to it any longer. `arenas`: those
+    // of its ranks.
     module.def("is_unused", [](const Arena& arena, size_t post, const std::vector<std::shared_ptr<Arena>>& arenas) {
         arena.need_here("is_unused");
         const Post& own = Attachment::post_of(arena, post);
@@ -71,7 +71,7 @@ void bind_arena(nb::module_& module) {
                     return true;
             return false;
         };
-        // The owner first: while it has the group itself, the system need not be asked about the others.
+        // The owner first: while it still has the group, the system need not be asked about the others.
         return !is_used(true) && !is_used(false);
     });
     module.def("empty", &empty);

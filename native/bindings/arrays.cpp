@@ -1,6 +1,7 @@
 #include "bindings/arrays.hpp"
 
 #include "bindings/gil.hpp"
+#include "shared/text.hpp"
 
 #include <cstring>
 #include <string>
@@ -94,37 +95,57 @@ std::optional<DType> from_dlpack(nb::dlpack::dtype type) {
     return std::nullopt;
 }
 
+// A tensor of DLPack, with the function that releases it. The rest of it is not read here.
+struct Managed {
+    uint32_t major, minor;
+    void* context;
+    void (*release)(Managed*);
+};
+
 // DLPack's table for a fast exchange, as in its header; version 1, any minor version.
 struct Exchange {
     uint32_t major, minor;
     const Exchange* older;
-    void *allocate, *from_object, *to_object;
+    void* allocate;
+    int (*take)(void* object, Managed** out);
+    void* to_object;
     int (*borrow)(void* object, nb::dlpack::dltensor* out);
 };
 
-// How tensors of exactly this type (not of a derived one) are borrowed; null if they cannot be. The last type is
-// cached.
-decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
-    static PyTypeObject* last = nullptr;
-    static decltype(Exchange::borrow) found = nullptr;
-    if (type == last) return found;
-    Py_INCREF(reinterpret_cast<PyObject*>(type));
-    Py_XDECREF(reinterpret_cast<PyObject*>(last));
-    last = type;
-    found = nullptr;
-    // What the type itself has, in the functions of Python's stable ABI.
-    nb::object own = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dict__")), capsule;
-    if (own.is_valid()) capsule = nb::steal(PyMapping_GetItemString(own.ptr(), "__dlpack_c_exchange_api__"));
-    PyErr_Clear();
-    if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+// Facts about a type of arrays. Those of the last array's type are cached.
+struct Type {
+    PyTypeObject* type = nullptr;
+    const Exchange* table = nullptr;  // for objects of exactly this type, not of a derived one
+    bool speaks = false;              // has __dlpack__
+    bool is_of_torch = false;         // torch's tensors may be views that are conjugated or negated when they are read
+
+    static const Type& of(nb::handle object) {
+        static Type last;
+        PyTypeObject* type = Py_TYPE(object.ptr());
+        if (type == last.type) return last;
+        Py_INCREF(reinterpret_cast<PyObject*>(type));
+        Py_XDECREF(reinterpret_cast<PyObject*>(last.type));
+        auto has = [&](const char* name) {
+            return PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), name) != 0;
+        };
+        last = {type, table_of(type), has("__dlpack__"), has("is_conj") && has("is_neg")};
+        return last;
+    }
+
+  private:
+    static const Exchange* table_of(PyTypeObject* type) {
+        // An attribute of the type itself, by the functions of Python's stable ABI.
+        nb::object own = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dict__")), capsule;
+        if (own.is_valid()) capsule = nb::steal(PyMapping_GetItemString(own.ptr(), "__dlpack_c_exchange_api__"));
+        PyErr_Clear();
+        if (!capsule.is_valid() || !PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
         auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
         while (table && table->major > 1) table = table->older;
-        if (table && table->major == 1) found = table->borrow;
+        return table && table->major == 1 ? table : nullptr;
     }
-    return found;
-}
+};
 
-// A masked array's buffer is its data, without the mask. The last type that is no such array is cached.
+// A masked array's buffer is its data, without the mask. The last type that is not a masked array is cached.
 bool is_masked(nb::handle object) {
     static PyTypeObject* plain = nullptr;
     PyTypeObject* type = Py_TYPE(object.ptr());
@@ -144,15 +165,17 @@ std::string text_of(nb::handle object, const char* attribute) {
 [[noreturn]] void refuse_dtype(nb::handle object, const char* format) {
     std::string type = text_of(object, "dtype");
     if (type.empty() && format) type = std::string("format ") + format;
-    throw nb::type_error(("unsupported element type (" + type + "); known: " + known_dtypes()).c_str());
+    throw nb::type_error(joined({"unsupported element type (", type, "); known: ", known_dtypes()}).c_str());
 }
 
-// Says why an object is no array that can be used, and what to pass in its place.
+// Explains why an object cannot be used as an array, and what to pass instead.
 std::string refusal(nb::handle object) {
-    if (text_of(object, "is_meta") == "True") return "the tensor is on the meta device, and has no data";
+    if (text_of(object, "is_meta") == "True") return "the tensor is on the meta device and has no data";
+    if (text_of(object, "is_nested") == "True")
+        return "the tensor is nested; pass tensor.values(), its elements in one tensor";
     std::string layout = text_of(object, "layout");
     if (layout.starts_with("torch.") && layout != "torch.strided")
-        return "the tensor is sparse (" + layout + "); pass tensor.to_dense()";
+        return joined({"the tensor is sparse (", layout, "); pass tensor.to_dense()"});
     std::string device = text_of(object, "device"), type = nb::inst_name(object).c_str();
     if (!layout.empty() && device.starts_with("cpu")) refuse_dtype(object, nullptr);
     std::string said = "expected an array that speaks the buffer protocol or DLPack, got " + type;
@@ -160,49 +183,94 @@ std::string refusal(nb::handle object) {
     return is_sequence ? said + ", which is not changed in place; pass x = numpy.array(…)" : said;
 }
 
-// The capsule of an object that makes one by a function of its own; otherwise, or if that refuses, the object itself,
-// for which nanobind has other ways. nanobind would call the function too, but drops all its exceptions, even an
-// interrupt. Types with DLPack's table, such as torch's, are left to nanobind: their tensors with gradients refuse, and
-// asking them once more would cost much of a small call.
+// Objects that are not torch's have no such flag.
+bool has_gradient(nb::handle object) {
+    static PyObject* const name = PyUnicode_InternFromString("requires_grad");  // once, because every call uses it
+    nb::object flag = nb::steal(PyObject_GetAttr(object.ptr(), name));
+    if (!flag.is_valid()) drop_error();
+    return flag.ptr() == Py_True;
+}
+
+// A capsule of DLPack for a tensor. As everywhere, its consumer renames it.
+nb::object capsule_of(Managed* tensor) {
+    static const char* const name = "dltensor_versioned";
+    auto release = [](PyObject* capsule) {
+        if (!PyCapsule_IsValid(capsule, name)) return;
+        auto* unused = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
+        if (unused->release) unused->release(unused);
+    };
+    nb::object capsule = nb::steal(PyCapsule_New(tensor, name, release));
+    if (!capsule.is_valid()) {
+        if (tensor->release) tensor->release(tensor);
+        throw nb::python_error();
+    }
+    return capsule;
+}
+
+// A capsule with an object's data; the object itself, if only nanobind may know how to get one; nothing, if the
+// object refuses. nanobind would call the same functions, but it drops all their exceptions, even an interrupt.
 nb::object exported(nb::handle object) {
-    static PyTypeObject* other = nullptr;  // the last type that is left to nanobind
     static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
     static PyObject* const names = Py_BuildValue("(s)", "max_version");
     static PyObject* const newest = Py_BuildValue("(ii)", 1, 0);
-    PyTypeObject* type = Py_TYPE(object.ptr());
-    if (type == other) return nb::borrow(object);
-    auto has = [&](const char* name) { return PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), name); };
-    if (!has("__dlpack__") || has("__dlpack_c_exchange_api__")) {
-        Py_INCREF(reinterpret_cast<PyObject*>(type));
-        Py_XDECREF(reinterpret_cast<PyObject*>(other));
-        other = type;
-        return nb::borrow(object);
+    const Type type = Type::of(object);
+    if (type.table) {  // runs no Python
+        Managed* tensor = nullptr;
+        if (type.table->take(object.ptr(), &tensor) == 0) return capsule_of(tensor);
+        drop_error();
+        return {};
+    }
+    if (!type.speaks) return nb::borrow(object);
+    // torch refuses to export tensors with gradients this way. Not trying is much faster than handling its exception.
+    if (type.is_of_torch && has_gradient(object)) {
+        try {
+            return call_python(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack"), object);
+        } catch (const nb::python_error& error) {
+            if (is_interrupt(error)) throw;
+            return {};
+        }
     }
     PyObject* arguments[] = {object.ptr(), newest};
     nb::object capsule = nb::steal(in_python([&] { return PyObject_VectorcallMethod(method, arguments, 1, names); }));
     if (capsule.is_valid()) return capsule;
     drop_error();
-    return nb::borrow(object);
+    return type.is_of_torch ? nb::object() : nb::borrow(object);
 }
 
-// What was read from a tensor before this call is outdated: torch's backward then refuses it, as after any operation in
-// place. Objects that are not torch's have no such flag.
+// Lazily conjugated or negated views: the data in memory are not the values of the tensor.
+void refuse_lazy(nb::handle object, DType dtype) {
+    static PyObject* const names[] = {PyUnicode_InternFromString("is_neg"), PyUnicode_InternFromString("is_conj")};
+    bool is_complex = dtype == DType::complex64 || dtype == DType::complex128;
+    for (int i = 0; i < (is_complex ? 2 : 1); ++i) {
+        PyObject* arguments[] = {object.ptr()};
+        nb::object is =
+            nb::steal(in_python([&] { return PyObject_VectorcallMethod(names[i], arguments, 1, nullptr); }));
+        if (!is.is_valid()) throw nb::python_error();
+        if (!is.is(Py_True)) continue;
+        PyErr_SetString(PyExc_BufferError, "the tensor is a lazily conjugated or negated view");
+        throw nb::python_error();
+    }
+}
+
+// Values that were read from a tensor before this call are outdated: torch's backward then rejects them, as after any
+// operation in place.
 void mark_as_changed(nb::handle object) {
-    static PyObject* const name = PyUnicode_InternFromString("requires_grad");  // made once: every call comes here
-    nb::object flag = nb::steal(PyObject_GetAttr(object.ptr(), name));
-    if (!flag.is_valid()) PyErr_Clear();
-    if (flag.ptr() == Py_True) nb::module_::import_("torch.autograd.graph").attr("increment_version")(object);
+    if (has_gradient(object)) nb::module_::import_("torch.autograd.graph").attr("increment_version")(object);
 }
 
 }  // namespace
 
 // Delegates, so that the destructor releases the buffer if something below throws.
-Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array() {
-    if (PyObject_CheckBuffer(object.ptr())) {
+Array::Array(nb::handle object, bool writable, std::optional<DType> as, bool vouched) : Array() {
+    if (const Exchange* table = vouched ? Type::of(object).table : nullptr) {
+        nb::dlpack::dltensor tensor;
+        if (table->borrow(object.ptr(), &tensor) != 0) throw nb::python_error();
+        take(tensor, as);
+    } else if (PyObject_CheckBuffer(object.ptr())) {
         // Request strides, not contiguity: an array that is not contiguous must be distinguished from one that cannot
         // be used at all, and NumPy raises ValueError for both.
         if (in_python([&] { return PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES); }) != 0) {
-            nb::python_error error;  // NumPy has no format for dates, and says so in its own words
+            nb::python_error error;  // for instance, NumPy has no format for dates
             if (!error.matches(PyExc_ValueError) || text_of(object, "dtype").empty()) throw error;
             refuse_dtype(object, nullptr);
         }
@@ -224,7 +292,8 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         if (!found) refuse_dtype(object, view_.format);
         set_dtype(*found, as);
     } else {
-        if (!nb::try_cast(exported(object), tensor_) || !tensor_.is_valid())
+        nb::object capsule = exported(object);
+        if (!capsule.is_valid() || !nb::try_cast(capsule, tensor_) || !tensor_.is_valid())
             throw nb::type_error(refusal(object).c_str());
         if (!from_dlpack(tensor_.dtype())) refuse_dtype(object, "of DLPack");
         auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
@@ -237,18 +306,9 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
               strides,
               0},
              as);
+        if (Type::of(object).is_of_torch) refuse_lazy(object, dtype);
         if (writable && !PyCapsule_CheckExact(object.ptr())) mark_as_changed(object);
     }
-}
-
-Array Array::vouched(nb::handle object, bool writable, std::optional<DType> as) {
-    auto* borrow = exchange_of(Py_TYPE(object.ptr()));
-    if (!borrow) return Array(object, writable, as);
-    nb::dlpack::dltensor tensor;
-    if (borrow(object.ptr(), &tensor) != 0) throw nb::python_error();
-    Array array;
-    array.take(tensor, as);
-    return array;
 }
 
 void Array::take(const nb::dlpack::dltensor& tensor, std::optional<DType> as) {
@@ -275,7 +335,7 @@ void Array::set_dtype(DType found, std::optional<DType> as) {
     // NumPy stores bfloat16 as uint16. Any other type would be misread.
     bool carried = dtype == DType::bfloat16 && found == DType::uint16;
     if (dtype != found && !carried)
-        throw nb::type_error((std::string("the array is ") + name_of(found) + ", not " + name_of(dtype)).c_str());
+        throw nb::type_error(joined({"the array is ", name_of(found), ", not ", name_of(dtype)}).c_str());
 }
 
 Array::Array(Array&& other) noexcept { *this = std::move(other); }
@@ -301,7 +361,7 @@ bool overlap(const Array& one, const Array& other) {
 }
 
 void refuse_arguments(const char* name) {
-    auto usage = [&](const char* why) { return EngineError(Fault::usage, std::string(name) + ": " + why); };
+    auto usage = [&](const char* why) { return EngineError(Fault::usage, joined({name, ": ", why})); };
     try {
         throw;
     } catch (const nb::builtin_exception& error) {
@@ -319,11 +379,11 @@ void refuse_arguments(const char* name) {
 
 DType dtype_named(nb::handle given) {
     if (!PyUnicode_Check(given.ptr()))
-        throw nb::type_error((std::string("dtype is the name of a type, not ") + shown(given)).c_str());
+        throw nb::type_error(joined({"dtype must be the name of a type, not ", shown(given)}).c_str());
     const char* name = nb::cast<const char*>(given);
     for (size_t i = 0; i < dtype_count; ++i)
         if (!std::strcmp(name, name_of(static_cast<DType>(i)))) return static_cast<DType>(i);
-    throw nb::value_error((std::string("unknown dtype ") + name).c_str());
+    throw nb::value_error(joined({"unknown dtype ", name}).c_str());
 }
 
 }  // namespace allfold

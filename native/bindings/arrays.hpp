@@ -1,4 +1,4 @@
-// Arrays as Python has them: through the buffer protocol (NumPy) or DLPack (torch and others), without a copy.
+// Access to Python's arrays, by the buffer protocol (NumPy) or DLPack (torch and others), without a copy.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,10 +18,9 @@ namespace nb = nanobind;
 class Array {
   public:
     Array() = default;
-    Array(nb::handle object, bool writable, std::optional<DType> as);
-    // The same for a tensor that the caller keeps alive, and that it has checked for what DLPack's fast exchange does
-    // not tell (lazily conjugated or negated views): no capsule is made. Other objects are handled as above.
-    static Array vouched(nb::handle object, bool writable, std::optional<DType> as);
+    // `vouched`: the caller keeps the object alive and knows that it is not a lazily conjugated or negated view of a
+    // tensor, which DLPack's fast exchange does not show. Of a tensor, no capsule is then made.
+    Array(nb::handle object, bool writable, std::optional<DType> as, bool vouched = false);
     Array(Array&& other) noexcept;
     Array& operator=(Array&& other) noexcept;
     Array(const Array&) = delete;
@@ -42,8 +41,8 @@ class Array {
 
 DType dtype_named(nb::handle name);
 
-// To be called while the error of an array or another argument is handled: throws it as the caller of `name` shall see
-// it. UsageError for a wrong argument, UnfitArray for an array that must be copied first.
+// To be called in the handler of an error of an argument: throws the error that the caller of `name` gets, UsageError
+// for a wrong argument, UnfitArray for an array that must be copied first.
 [[noreturn]] void refuse_arguments(const char* name);
 
 // Calls `take`, which takes the arguments of a call.
@@ -58,7 +57,7 @@ void take_arguments(const char* name, Take&& take) {
     }
 }
 
-// Whether two arrays have a byte in common.
+// True if two arrays have a byte in common.
 bool overlap(const Array& one, const Array& other);
 
 }  // namespace allfold

@@ -2,6 +2,7 @@
 #include "messages/channel.hpp"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,8 +12,10 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/calls/communicator.hpp"
 #include "bindings/gil.hpp"
 #include "shared/attachment.hpp"
+#include "shared/text.hpp"
 
 namespace allfold {
 
@@ -34,8 +37,8 @@ int64_t number(nb::handle value, const char* name, const char* what) {
             return result;
     }
     drop_error();
-    throw EngineError(Fault::usage, std::string(name) + ": " + what + " must be a whole number" +
-                                        (overflow ? " of 31 bits" : "") + ", not " + shown(value));
+    throw EngineError(Fault::usage, joined({name, ": ", what, " must be a whole number", overflow ? " of 31 bits" : "",
+                                            ", not ", shown(value)}));
 }
 
 class PyChannel {
@@ -69,18 +72,32 @@ class PyChannel {
         return message(run(job.operation, timeout));
     }
 
-    std::shared_ptr<PyOperation> start(bool sends, nb::handle array, nb::handle peer, nb::handle tag,
-                                       nb::handle dtype) {
+    std::shared_ptr<PyOperation> start(bool sends, nb::handle array, nb::handle peer, nb::handle tag, nb::handle dtype,
+                                       uint8_t context, bool asks) {
         native_->check_caller(sends ? "isend" : "irecv");
         auto job = std::make_shared<PyOperation>();
         prepare(*job, sends ? Operation::Kind::send : Operation::Kind::receive, sends ? "isend" : "irecv", array, peer,
                 tag, dtype);
-        {
-            WithoutGil without;
-            native_->start(job->operation);
-        }
-        if (!job->operation.done.load(std::memory_order_acquire)) keep(job);
-        return job;
+        job->operation.context = context;
+        job->operation.asks = asks;
+        return begin(std::move(job));
+    }
+
+    std::shared_ptr<PyOperation> start_taking(nb::handle source, nb::handle tag, uint8_t context) {
+        native_->check_caller("irecv");
+        auto job = std::make_shared<PyOperation>();
+        address(job->operation, Operation::Kind::take, "irecv", source, tag);
+        job->operation.context = context;
+        return begin(std::move(job));
+    }
+
+    nb::tuple take(nb::handle source, nb::handle tag, nb::handle timeout, uint8_t context) {
+        native_->check_caller("recv");
+        PyOperation job;
+        address(job.operation, Operation::Kind::take, "recv", source, tag);
+        job.operation.context = context;
+        run(job.operation, timeout);
+        return with_data(job.operation);
     }
 
     bool done(PyOperation& job) {
@@ -90,15 +107,30 @@ class PyChannel {
         return true;
     }
 
-    bool probe(nb::handle source, nb::handle tag) {
-        native_->check_caller("recv");
-        int64_t from = source.is_none() ? any_source : number(source, "recv", "source");
-        return native_->probe(from, number(tag, "recv", "tag"));
+    nb::object probe(nb::handle source, nb::handle tag, uint8_t context) {
+        native_->check_caller("probe");
+        int64_t from = source.is_none() ? any_source : number(source, "probe", "source");
+        auto found = native_->probe(from, number(tag, "probe", "tag"), context);
+        return found ? nb::object(message(*found)) : nb::none();
+    }
+
+    nb::tuple await_message(nb::handle source, nb::handle tag, nb::handle timeout, uint8_t context) {
+        native_->check_caller("probe");
+        PyOperation job;
+        address(job.operation, Operation::Kind::probe, "probe", source, tag);
+        job.operation.context = context;
+        return message(run(job.operation, timeout));
+    }
+
+    bool withdraw(PyOperation& job) {
+        native_->check_caller("cancel");
+        WithoutGil without;
+        return native_->withdraw(job.operation);
     }
 
     nb::object wait(PyOperation& job, nb::handle timeout) {
         native_->check_caller("wait");
-        bool receives = job.operation.kind == Operation::Kind::receive;
+        auto kind = job.operation.kind;
         auto limit = duration(timeout);
         Message received;
         {
@@ -106,8 +138,11 @@ class PyChannel {
             received = native_->wait(job.operation, limit, check_signals);
         }
         job.array = Array();
-        return receives ? nb::object(message(received)) : nb::none();
+        if (job.operation.withdrawn || kind == Operation::Kind::send) return nb::none();
+        return kind == Operation::Kind::take ? with_data(job.operation) : message(received);
     }
+
+    Channel& native() { return *native_; }
 
     void close() {
         if (!native_->is_here()) return;
@@ -120,11 +155,36 @@ class PyChannel {
         return nb::make_tuple(message.source, message.tag, message.elements);
     }
 
+    // Of a take, with the bytes that it received. They belong to Python then.
+    static nb::tuple with_data(Operation& operation) {
+        char* bytes = operation.own.release();
+        nb::capsule owner(bytes, [](void* memory) noexcept { delete[] static_cast<char*>(memory); });
+        nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> array(bytes, {operation.bytes()}, owner);
+        return nb::make_tuple(operation.message.source, operation.message.tag, operation.message.elements, array);
+    }
+
+    std::shared_ptr<PyOperation> begin(std::shared_ptr<PyOperation> job) {
+        {
+            WithoutGil without;
+            native_->start(job->operation);
+        }
+        if (!job->operation.done.load(std::memory_order_acquire)) keep(job);
+        return job;
+    }
+
+    static void address(Operation& operation, Operation::Kind kind, const char* name, nb::handle peer, nb::handle tag) {
+        bool receives = kind != Operation::Kind::send;
+        operation.kind = kind;
+        bool anyone = receives && peer.is_none();
+        operation.peer = anyone ? any_source : number(peer, name, receives ? "source" : "destination");
+        operation.tag = number(tag, name, "tag");
+    }
+
     Clock::duration duration(nb::handle timeout) const {
         double seconds = timeout_;
         if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0)))
             throw EngineError(Fault::usage,
-                              std::string("the timeout is a number of seconds from 0 up, not ") + shown(timeout));
+                              std::string("timeout must be a non-negative number of seconds, not ") + shown(timeout));
         // A year is practically forever, and does not overflow.
         seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
         return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -134,10 +194,7 @@ class PyChannel {
                         nb::handle tag, nb::handle dtype) {
         bool receives = kind == Operation::Kind::receive;
         Operation& operation = job.operation;
-        operation.kind = kind;
-        bool anyone = receives && peer.is_none();
-        operation.peer = anyone ? any_source : number(peer, name, receives ? "source" : "destination");
-        operation.tag = number(tag, name, "tag");
+        address(operation, kind, name, peer, tag);
         take_arguments(name, [&] {
             std::optional<DType> as;
             if (!dtype.is_none()) as = dtype_named(dtype);
@@ -154,7 +211,7 @@ class PyChannel {
         return native_->run(operation, limit, check_signals);
     }
 
-    // The engine uses operations until they are done, even if their handles are gone.
+    // The engine uses operations until they are done, even if their handles were dropped.
     void keep(const std::shared_ptr<PyOperation>& job) {
         if (kept_.size() >= sweep_at_) {
             std::erase_if(kept_, [](const auto& old) { return old->operation.done.load(std::memory_order_acquire); });
@@ -172,6 +229,8 @@ class PyChannel {
 
 }  // namespace
 
+Channel& channel_of(nb::handle object) { return nb::cast<PyChannel*>(object)->native(); }
+
 void bind_channel(nb::module_& module) {
     nb::class_<FirstError>(module, "FirstError").def(nb::init<>());
     nb::class_<PyOperation>(module, "Operation");
@@ -183,9 +242,16 @@ void bind_channel(nb::module_& module) {
         .def("receive", &PyChannel::receive, nb::arg("array").none(), nb::arg("source").none(), nb::arg("tag").none(),
              nb::arg("timeout").none(), nb::arg("dtype").none())
         .def("start", &PyChannel::start, nb::arg("sends"), nb::arg("array").none(), nb::arg("peer").none(),
-             nb::arg("tag").none(), nb::arg("dtype").none())
+             nb::arg("tag").none(), nb::arg("dtype").none(), nb::arg("context") = 0, nb::arg("asks") = false)
+        .def("start_taking", &PyChannel::start_taking, nb::arg("source").none(), nb::arg("tag").none(),
+             nb::arg("context") = 0)
+        .def("take", &PyChannel::take, nb::arg("source").none(), nb::arg("tag").none(), nb::arg("timeout").none(),
+             nb::arg("context") = 0)
         .def("done", &PyChannel::done)
-        .def("probe", &PyChannel::probe, nb::arg("source").none(), nb::arg("tag").none())
+        .def("probe", &PyChannel::probe, nb::arg("source").none(), nb::arg("tag").none(), nb::arg("context") = 0)
+        .def("await_message", &PyChannel::await_message, nb::arg("source").none(), nb::arg("tag").none(),
+             nb::arg("timeout").none(), nb::arg("context") = 0)
+        .def("withdraw", &PyChannel::withdraw)
         .def("wait", &PyChannel::wait, nb::arg("operation"), nb::arg("timeout").none())
         .def("close", &PyChannel::close);
     module.def("inbox_bytes", &Channel::inbox_bytes);

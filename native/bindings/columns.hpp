@@ -1,4 +1,4 @@
-// How arrays come from and go to Python in the bindings of proofs and searches.
+// Conversion of arrays from and to Python, for the bindings of proofs and searches.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shared/errors.hpp"
+#include "shared/text.hpp"
 
 namespace allfold {
 
@@ -21,17 +22,20 @@ template <typename Number>
 using Column = nb::ndarray<Number, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = Column<const int64_t>;
 
-// The arguments of a function, one after the other: each conversion to a type takes the next one. If nanobind took
-// them apart, it would compile code of its own for each of these functions, which have up to 13 arguments: seconds.
+// The arguments of a function, one after the other: each conversion to a type takes the next one. If nanobind
+// converted them, each of these functions, with up to 13 arguments, would get code of its own: seconds of compiling.
 class Arguments {
   public:
-    explicit Arguments(nb::args given) : all_(std::move(given)) {}
+    Arguments(nb::args given, size_t wanted) : all_(std::move(given)) {
+        if (all_.size() != wanted)
+            throw nb::type_error(joined({"expected ", wanted, " arguments, got ", all_.size()}).c_str());
+    }
 
     template <typename Wanted>
     operator Wanted() {
         Wanted value;
         if (at_ >= all_.size() || !nb::try_cast(all_[at_], value))
-            throw nb::type_error(("argument " + std::to_string(at_) + " is missing or of another type").c_str());
+            throw nb::type_error(joined({"argument ", at_, " has the wrong type"}).c_str());
         ++at_;
         return value;
     }

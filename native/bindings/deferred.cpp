@@ -1,4 +1,4 @@
-// Calls that go on without the thread that made them: in the background, or later, when a stream comes to them.
+// Calls that run without the thread that made them: in the background, or later, when a stream reaches them.
 #include "bindings/deferred.hpp"
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace allfold {
 
 namespace nb = nanobind;
 
-// An error may be asked for several times, and raising it in Python uses it up.
+// An error may be raised several times, and raising it in Python consumes it.
 template <class Ended>
 static void raise_error(const Ended& ended) {
     try {
@@ -32,7 +32,7 @@ void bind_deferred(nb::module_& module) {
     nb::class_<Deferred>(module, "Deferred")
         .def("__init__",
              [](Deferred* self, nb::object function, std::shared_ptr<Outcome> outcome) {
-                 // The function belongs to Python, also when this is destroyed.
+                 // The function is a Python object, so the lock is needed to destroy it too.
                  std::shared_ptr<nb::object> held(new nb::object(std::move(function)), [](nb::object* object) {
                      WithGil with;
                      delete object;
@@ -44,7 +44,7 @@ void bind_deferred(nb::module_& module) {
                      },
                      std::move(outcome));
              })
-        // For whoever calls back: a C function, and its argument.
+        // A C function and its argument, for callbacks.
         .def_prop_ro("function", [](const Deferred&) { return reinterpret_cast<uintptr_t>(&Deferred::perform); })
         .def_prop_ro("argument", [](const Deferred& self) { return reinterpret_cast<uintptr_t>(&self); });
 }

@@ -1,4 +1,4 @@
-// A call that is prepared now and made later, by whoever calls `perform`: a CUDA stream, whenever it has come that far.
+// A call that is prepared now and made later, by `perform`: a CUDA stream calls it when it reaches that point.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace allfold {
 
-// Of calls that are made one after the other: how many there were, and the first error. After it, no more are made.
+// The outcome of calls made one after the other: their number, and the first error. After it, no more are made.
 class Outcome {
   public:
     uint64_t performed() const { return performed_.load(std::memory_order_acquire); }
@@ -34,10 +34,10 @@ class Deferred {
     Deferred(std::function<void()> work, std::shared_ptr<Outcome> outcome)
         : work_(std::move(work)), outcome_(std::move(outcome)) {}
 
-    // What a stream calls: a plain C function, on a thread that Python does not know.
+    // A plain C function for streams, called on a thread that Python does not know.
     static void perform(void* self) noexcept {
         auto* deferred = static_cast<Deferred*>(self);
-        // A copy: whoever waits may destroy the object as soon as it has ended.
+        // A copy: a waiting thread may destroy the object as soon as the call has ended.
         auto outcome = deferred->outcome_;
         if (!outcome->failed()) {
             try {

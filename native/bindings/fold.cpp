@@ -1,4 +1,4 @@
-// What engines that are written in Python need of this one: its kernels, and a look into foreign arrays.
+// For engines written in Python: the kernels, and access to arrays of other libraries.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
@@ -37,8 +37,8 @@ void fold_arrays(uint32_t op, nb::handle dtype, const std::vector<nb::object>& s
     find_fold(static_cast<Op>(op), kind)(from.data(), from.size(), &target.data, 1, target.elements, divisor, nullptr);
 }
 
-// The type of an array, and its memory as bytes. For what NumPy cannot look into: DLPack's capsules, other libraries.
-// `name`: of the call that it is an argument of.
+// The type of an array, and its memory as bytes, for arrays that NumPy cannot read: DLPack's capsules, other libraries.
+// `name`: the call whose argument it is.
 nb::tuple view(const char* name, nb::handle object, bool writable, nb::handle dtype) {
     auto* array = new Array();
     nb::capsule owner(array, [](void* pointer) noexcept { delete static_cast<Array*>(pointer); });

@@ -1,11 +1,11 @@
-// The interpreter's lock (GIL): when to release it, and what becomes of threads that ask for it too late.
+// The interpreter's lock (GIL): when it is released, and what happens to threads that request it too late.
 //
 // When the interpreter ends, daemon threads that ask for its lock never get it. Python 3.14 parks them. Before that,
 // Python ends them as pthread_exit() does: it unwinds all frames, where C++ would run destructors that need the lock,
 // or swallow the unwinding, or end the process with std::terminate(). So every place where a thread may ask for the
 // lock is `noexcept`: the unwinding stops there, before any frame of ours, with std::terminate(). From the moment the
-// interpreter begins to end, that parks the thread for good (park_other_threads). Such a place is also a call of any
-// Python function, which releases the lock now and then.
+// interpreter begins to end, that parks the thread for good (park_other_threads). A call of any Python function is such
+// a place too, since it releases the lock now and then.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -36,12 +36,12 @@ inline void park_other_threads() {
     });
 }
 
-// How many Python threads are in a call of the extension without the lock, and how often this one is. Changed with the
-// lock held.
+// The number of Python threads in a call of the extension without the lock, and how deeply this one is nested. Changed
+// with the lock held.
 inline int threads_without_gil = 0;
 inline thread_local int times_without_gil = 0;
 
-// For a forked child, which has of all threads only the one that forked.
+// For a forked child, where only the thread that forked exists.
 inline void forget_other_threads() { threads_without_gil = times_without_gil; }
 
 // Releases the lock. Threads without it are counted, so that the end of the interpreter can wait for them: see
@@ -64,7 +64,7 @@ class WithoutGil {
     PyThreadState* state_;
 };
 
-// Takes the lock on any thread, also on one that Python does not know, or that has it already.
+// Takes the lock on any thread, even one that Python does not know, or that has it already.
 class WithGil {
   public:
     WithGil() noexcept {
@@ -93,15 +93,15 @@ nb::object call_python(nb::handle function, Arguments&&... arguments) {
     return result;
 }
 
-// An object as errors show it.
+// The text that errors show for an object.
 inline std::string shown(nb::handle object) {
     nb::object text = nb::steal(in_python([&] { return PyObject_Repr(object.ptr()); }));
     if (!text.is_valid()) throw nb::python_error();
     return nb::cast<std::string>(text);
 }
 
-// Whether an exception only interrupted what was being done, and says nothing about it: Ctrl-C, or one that a signal
-// handler raised. Python runs handlers in the middle of any Python function.
+// True if an exception is an interrupt that has nothing to do with the code it interrupted: Ctrl-C, or one that a
+// signal handler raised. Python runs handlers in the middle of any Python function.
 inline bool is_interrupt(const nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) return true;
     if (!error.traceback().is_valid()) return false;  // not raised in Python: most errors end here

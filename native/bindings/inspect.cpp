@@ -1,5 +1,5 @@
-// What can be read about a rank from its arena, from outside: for `allfold doctor`, for the flight recorder, and for
-// ranks that agree on who is left.
+// Reads a rank's state from its arena, from outside: for `allfold doctor`, for the flight recorder, and for ranks that
+// agree on which ranks are left.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -10,8 +10,8 @@
 #include "bindings/bindings.hpp"
 #include "collectives/communicator.hpp"
 #include "collectives/signature.hpp"
-#include "shared/blame.hpp"
-#include "shared/stack_query.hpp"
+#include "peers/blame.hpp"
+#include "peers/stack_query.hpp"
 #include "shared/ticks.hpp"
 
 namespace allfold {
@@ -54,11 +54,14 @@ nb::dict record_of(uint64_t call, const CallRecord& record, const Times& times) 
     return dict;
 }
 
+const char* standing_of(const Post& post) {
+    static constexpr const char* names[] = {"open", "mismatch", "aborted", "left", "late"};
+    return names[std::min<uint32_t>(post.standing.load(std::memory_order_acquire), 4)];
+}
+
 nb::dict post_of(const Post& post, int32_t process) {
-    const char* standings[] = {"open", "mismatch", "aborted", "left", "late"};
     uint64_t last = post.last_call.load(std::memory_order_acquire);
-    uint32_t standing = post.standing.load(std::memory_order_relaxed),
-             waits = post.waiting_for.load(std::memory_order_relaxed);
+    uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
     Times times(post);
     nb::list calls;
     for (uint64_t call = last > records_kept ? last - records_kept + 1 : 1; call <= last; ++call) {
@@ -67,7 +70,7 @@ nb::dict post_of(const Post& post, int32_t process) {
     }
     nb::dict dict;
     dict["process"] = process;
-    dict["standing"] = standings[std::min<uint32_t>(standing, 4)];
+    dict["standing"] = standing_of(post);
     dict["last_call"] = last;
     dict["last_done"] = post.last_done.load(std::memory_order_acquire);
     dict["progress"] = post.progress.load(std::memory_order_acquire);
@@ -79,12 +82,13 @@ nb::dict post_of(const Post& post, int32_t process) {
 // As src/allfold/engines/signature.py packs it: the signature, and the place of the arrays.
 std::pair<Signature, uint64_t> unpacked(nb::bytes packed) {
     std::pair<Signature, uint64_t> made;
-    if (packed.size() != sizeof made.first + sizeof made.second) throw nb::value_error("a signature of another length");
+    if (packed.size() != sizeof made.first + sizeof made.second)
+        throw nb::value_error("a signature of the wrong length");
     std::memcpy(&made.first, packed.data(), sizeof made.first);
     std::memcpy(&made.second, static_cast<const char*>(packed.data()) + sizeof made.first, sizeof made.second);
     if (made.first.collective >= collectives.size() || made.first.dtype >= dtype_count ||
         (made.first.op >= op_count && made.first.op != custom_op))
-        throw nb::value_error("no signature of a call");
+        throw nb::value_error("not the signature of a call");
     return made;
 }
 
@@ -163,7 +167,7 @@ nb::bytes ask_descriptor(int descriptor, double seconds) {
     return nb::bytes(text.data(), text.size());
 }
 
-// A plain C function, without objects to destroy: when the interpreter ends, a thread that asks for its lock exits
+// A plain C function, without objects to destroy: when the interpreter ends, a thread that requests its lock exits
 // immediately, through all frames, and C++ treats that as an error in most functions.
 PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     if (count != 2 || !nb::isinstance<Arena>(arguments[0])) {
@@ -180,8 +184,8 @@ PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(question);
 }
 
-// What the flight recorder adds to a call, in nanoseconds: a record is made and stored, and the clock is read twice.
-// The best of several rounds, each over as many records as are kept.
+// The nanoseconds that the flight recorder adds to a call, which stores a record and reads the clock twice. The best of
+// several rounds, each over as many records as are kept.
 double recorder_nanoseconds() {
     auto records = std::make_unique<SharedRecord[]>(records_kept);
     constexpr uint64_t calls = 64 * records_kept;
@@ -223,6 +227,10 @@ void bind_inspect(nb::module_& module) {
         arena.need_here("flight");
         return post_of(*reinterpret_cast<Post*>(arena.at(post)), process_of(arena));
     });
+    module.def("standing", [](const Arena& arena, size_t post) {
+        arena.need_here("standing");
+        return standing_of(*reinterpret_cast<const Post*>(arena.at(post)));
+    });
     static PyMethodDef asked{"next_question", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(next_question)),
                              METH_FASTCALL, "Wait for a question to this arena."};
     module.attr("next_question") = nb::steal(PyCFunction_New(&asked, nullptr));
@@ -237,6 +245,10 @@ void bind_inspect(nb::module_& module) {
     module.def("is_alive", [](const Arena& arena) {
         arena.need_here("is_alive");
         return life_of(arena) == Life::alive;
+    });
+    module.def("process_of", [](const Arena& arena) {
+        arena.need_here("process_of");
+        return arena.is_own() || !arena.sees_owner() ? 0 : process_of(arena);
     });
     // Sequentially consistent: ranks that agree through these words each write their own and then read the others.
     module.def("load_word",

@@ -1,4 +1,4 @@
-// Streams of a GPU for Python: what a call puts into one, when it is over, and whether all ranks made the same calls.
+// Streams of a GPU for Python: what a call puts into one, when it has ended, and whether all ranks made the same calls.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -30,7 +30,7 @@ using Records = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>
 
 class PyLane;
 
-// When a stream has come to a certain point.
+// An event that is done when a stream has reached a certain point.
 class Mark {
   public:
     Mark(std::shared_ptr<PyLane> lane, Lane::Event event, std::optional<uint64_t> behind)
@@ -40,12 +40,12 @@ class Mark {
     bool is_over() const;
     void hold(uint64_t later) const;
     std::optional<uint64_t> behind() const { return behind_; }
-    std::atomic<bool> is_right = false;  // the call is over, and nothing can have gone wrong in it
+    std::atomic<bool> is_right = false;  // the call has ended, and nothing can have gone wrong in it
 
   private:
     std::shared_ptr<PyLane> lane_;
     Lane::Event event_;
-    std::optional<uint64_t> behind_;  // the stream behind whose work it was put, if there was one
+    std::optional<uint64_t> behind_;  // the stream whose work it follows, if any
 };
 
 class PyLane : public std::enable_shared_from_this<PyLane> {
@@ -74,7 +74,7 @@ class PyLane : public std::enable_shared_from_this<PyLane> {
         return marked([&] { return lane_.mark(); }, std::nullopt);
     }
 
-    // Makes calls of the driver. They may block, while its queue is full.
+    // Calls functions of the driver. They may block while its queue is full.
     template <class Work>
     void guarded(Work work) {
         std::optional<DriverError> error;
@@ -147,7 +147,7 @@ class PyLedger {
 
     uint64_t announce(nb::bytes given) {
         Ledger::Packed call;
-        if (given.size() != sizeof call) throw nb::value_error("a signature of another length");
+        if (given.size() != sizeof call) throw nb::value_error("a signature of the wrong length");
         std::memcpy(call.data(), given.data(), sizeof call);
         return ledger_.announce(call);
     }
@@ -167,13 +167,13 @@ class PyLedger {
     std::vector<Ledger::Sheet*> sheets() {
         std::vector<Ledger::Sheet*> found;
         for (Records& one : records_) {
-            if (one.nbytes() != sizeof(Ledger::Sheet)) throw nb::value_error("records of another length");
+            if (one.nbytes() != sizeof(Ledger::Sheet)) throw nb::value_error("records of the wrong length");
             found.push_back(reinterpret_cast<Ledger::Sheet*>(one.data()));
         }
         return found;
     }
 
-    std::vector<Records> records_;  // the memory stays as long as this
+    std::vector<Records> records_;  // keeps the memory alive
     Ledger ledger_;
 };
 

@@ -35,12 +35,16 @@ NB_MODULE(_engine, module) {
     nb::set_leak_warnings(false);
     bind_arena(module);
     bind_channel(module);
+    bind_check(module);
     bind_deferred(module);
     bind_communicator(module);
     bind_find(module);
     bind_find_greedy(module);
     bind_fold(module);
     bind_inspect(module);
+    bind_islands(module);
+    bind_direct(module);
     bind_lane(module);
     bind_proof(module);
+    bind_wire(module);
 }

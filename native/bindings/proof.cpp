@@ -1,4 +1,4 @@
-// What the proof of compiled programs does instruction by instruction. Arrays are those of src/allfold/programs.
+// The parts of the proof of compiled programs that look at every instruction. Arrays are those of src/allfold/programs.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ proof::Programs programs_of(const Ints& starts, const Ints& wait_starts, const I
 }
 
 nb::object rounds(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 4);
     const Ints starts = next, wait_starts = next, rank = next, count = next;
     const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
     std::vector<int64_t> when;
@@ -57,7 +57,7 @@ nb::object rounds(nb::args given) {
 }
 
 nb::object needed_waits(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 6);
     const Ints starts = next, wait_starts = next, rank = next, count = next, when = next;
     const int64_t horizon = next;
     const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
@@ -71,13 +71,13 @@ nb::object needed_waits(nb::args given) {
 }
 
 nb::object first_unordered(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 7);
     const Ints starts = next, wait_starts = next, rank = next, count = next, when = next, earlier = next, later = next;
     const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
     need(static_cast<int64_t>(when.size()) == programs.rows() && within(when, programs.rows()), "rows without a round");
     need(earlier.size() == later.size() && earlier.size() < INT32_MAX && within(earlier, programs.rows()) &&
              within(later, programs.rows()),
-         "pairs of rows that there are not");
+         "pairs of rows that do not exist");
     int64_t first = 0;
     {
         WithoutGil without;
@@ -89,7 +89,7 @@ nb::object first_unordered(nb::args given) {
 
 // `sources` and `destinations`: starts, rank and slot of each.
 nb::object follow(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 11);
     const Ints when = next, source_starts = next, source_rank = next, source_slot = next, destination_starts = next,
                destination_rank = next, destination_slot = next;
     const int64_t ranks = next;
@@ -109,7 +109,7 @@ nb::object follow(nb::args given) {
         need(source_starts(row) < source_starts(row + 1), "follow: an instruction without a source");
     need(within(source_rank, ranks) && within(destination_rank, ranks) && within(source_slot, slots) &&
              within(destination_slot, slots),
-         "follow: accesses to what there is not");
+         "follow: accesses to places that do not exist");
     std::vector<int32_t> found_datum(rows), found_count(rows);
     std::vector<uint8_t> mixed(rows);
     {
@@ -124,9 +124,9 @@ nb::object follow(nb::args given) {
                           array_of<uint8_t, bool>(std::move(mixed)));
 }
 
-// The keys in order, equal ones in their own: as positions.
+// The positions of the keys in sorted order; equal keys keep their order.
 nb::object order(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 1);
     const Ints keys = next;
     std::vector<int64_t> positions;
     {
@@ -138,7 +138,7 @@ nb::object order(nb::args given) {
 
 // The pairs (earlier, later) of rows that must be ordered.
 nb::object conflicts(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 5);
     const Ints row = next, place = next;
     const Column<const bool> writes = next;
     const Ints when = next, starts = next;
@@ -146,7 +146,7 @@ nb::object conflicts(nb::args given) {
              are_starts(starts, when.size()) && when.size() < INT32_MAX,
          "conflicts: columns of different lengths");
     need(within(row, static_cast<int64_t>(when.size())) && within(place, INT64_MAX) && within(when, INT64_MAX),
-         "conflicts: accesses of rows that there are not");
+         "conflicts: accesses of rows that do not exist");
     proof::Conflicts found;
     {
         WithoutGil without;
@@ -158,7 +158,7 @@ nb::object conflicts(nb::args given) {
 
 // What is wrong (0: nothing) and where, whether a copy goes to a chunk that may be shorter, and the folds.
 nb::object folds_of(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 13);
     const Column<const int32_t> reduces = next, chunk = next, source = next, destination = next, into = next;
     const int64_t ranks = next, width = next, chunks = next, part = next;
     const Column<const int32_t> datum = next, first = next;
@@ -173,7 +173,7 @@ nb::object folds_of(nb::args given) {
         return std::all_of(values.data(), values.data() + moves, [=](int32_t v) { return v >= 0 && v < end; });
     };
     need(below(source, ranks) && below(destination, ranks) && below(chunk, width) && below(into, width),
-         "folds_of: cells that there are not");
+         "folds_of: cells that do not exist");
     proof::StepFolds folds = proof::folds_of(
         {static_cast<int64_t>(moves), reduces.data(), chunk.data(), source.data(), destination.data(), into.data()},
         {ranks, width, chunks, part, datum.data(), first.data(), written.data()}, number);
@@ -185,7 +185,7 @@ nb::object folds_of(nb::args given) {
 // `steps`: where the folds of each step begin among those of all. `cell` and `sizes`: of the versions that are there
 // from the start, whose `datum` and `count` are given, and then of all folds.
 nb::object versions(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 7);
     const Ints steps = next, cell = next, sizes = next, operands = next;
     const Column<const int32_t> datum = next, count = next;
     const int64_t cells = next;
@@ -194,7 +194,7 @@ nb::object versions(nb::args given) {
              within(sizes, static_cast<int64_t>(operands.size()) + 1) &&
              std::accumulate(sizes.data(), sizes.data() + total, int64_t{0}) == static_cast<int64_t>(operands.size()),
          "versions: columns of different lengths");
-    need(cells >= 0 && within(cell, cells) && within(operands, cells), "versions: cells that there are not");
+    need(cells >= 0 && within(cell, cells) && within(operands, cells), "versions: cells that do not exist");
     for (size_t i = 0; i < total; ++i) need((sizes(i) > 0) == (i >= initial), "versions: a fold of nothing");
     proof::Versions made;
     {
@@ -203,7 +203,7 @@ nb::object versions(nb::args given) {
                                 operands.data(), static_cast<int64_t>(operands.size())},
                                datum.data(), count.data(), static_cast<int64_t>(initial), cells);
     }
-    need(made.whole, "versions: a fold of what holds nothing");
+    need(made.whole, "versions: a fold of cells that hold nothing");
     return nb::make_tuple(array_of(std::move(made.operand)), array_of(std::move(made.previous)),
                           array_of(std::move(made.datum)), array_of(std::move(made.count)),
                           array_of(std::move(made.current)));
@@ -213,7 +213,7 @@ using Words = nb::ndarray<uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // What is wrong (0: nothing), in which fold, and with which operand of it.
 nb::object fold_symbols(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 13);
     const Ints target = next, starts = next, operands = next;
     const Column<int32_t> datum = next, first = next, last = next, count = next;
     const Column<bool> in_order = next;
@@ -226,7 +226,7 @@ nb::object fold_symbols(nb::args given) {
              starts.size() == target.size() + 1 && are_starts(starts, operands.size()),
          "fold_symbols: columns of different lengths");
     need(within(target, static_cast<int64_t>(size)) && within(operands, static_cast<int64_t>(size)),
-         "fold_symbols: cells that there are not");
+         "fold_symbols: cells that do not exist");
     for (size_t i = 0; i < target.size(); ++i) need(starts(i) < starts(i + 1), "fold_symbols: a fold of nothing");
     const proof::Cells cells{datum.data(),
                              first.data(),

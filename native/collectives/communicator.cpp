@@ -5,8 +5,9 @@
 
 #include "collectives/communicator_parts.hpp"
 #include "collectives/fetch.hpp"
-#include "shared/blame.hpp"
-#include "shared/peers.hpp"
+#include "peers/blame.hpp"
+#include "peers/peers.hpp"
+#include "shared/text.hpp"
 #include "shared/ticks.hpp"
 
 namespace allfold {
@@ -17,7 +18,31 @@ namespace {
 
 int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
+// As much of a name as fits, with a zero after it. No character is cut in half: errors must be valid UTF-8.
+template <size_t bytes>
+void put_name(char (&field)[bytes], const char* name, size_t length) {
+    if (length >= bytes)
+        for (length = bytes - 1; length > 0 && (name[length] & 0xC0) == 0x80;) --length;
+    std::memcpy(field, name, length);
+}
+
 }  // namespace
+
+Signature signature_of(const Call& call) {
+    Signature made;
+    made.elements = call.elements;
+    if (call.private_program) made.schedule = call.private_program->schedule;  // else it is not known yet
+    made.custom = call.op_digest;
+    made.root = facts_of(call.collective).rooted ? call.root : 0;
+    made.collective = static_cast<uint8_t>(call.collective);
+    made.dtype = static_cast<uint8_t>(call.dtype);
+    made.op = call.op;
+    if (call.parts) made.counts = call.parts->digest;
+    // Without the number that distinguishes functions of the same name: ranks may count them differently.
+    if (call.algorithm[0]) put_name(made.algorithm, call.algorithm, std::strcspn(call.algorithm, "#"));
+    if (call.op_name[0]) put_name(made.op_name, call.op_name, std::strlen(call.op_name));
+    return made;
+}
 
 Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches, uint64_t group,
                            std::shared_ptr<FirstError> first_error)
@@ -29,6 +54,7 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
         work_.push_back(member.arena->at(member.work));
     }
     seen_.resize(size());
+    met_.resize(size());
     inputs_.resize(size());
     outputs_.resize(size());
     far_.resize(size());
@@ -66,8 +92,8 @@ bool Communicator::in_shared_memory(const void* pointer, size_t bytes) const {
 
 void Communicator::say_last(const std::string& words) {
     Post& post = *posts_[rank_];
-    // Peers read the words once the standing has changed; from then on they stay as they are. Relaxed: retire()
-    // releases them, and of a process that has ended the kernel is asked first.
+    // Peers read the words once the standing has changed; after that they never change. Relaxed: retire() releases
+    // them, and for a process that has ended, peers ask the kernel first.
     if (post.standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open)) return;
     for (size_t i = 0; i < sizeof post.last_words; ++i)
         post.last_words[i].store(i + 1 < sizeof post.last_words && i < words.size() ? words[i] : '\0',
@@ -75,7 +101,7 @@ void Communicator::say_last(const std::string& words) {
 }
 
 void Communicator::retire(Standing standing) {
-    // Peers should hear what ended the communicator first.
+    // Peers should learn what ended the communicator first.
     uint32_t open = static_cast<uint32_t>(Standing::open);
     posts_[rank_]->standing.compare_exchange_strong(open, static_cast<uint32_t>(standing), std::memory_order_acq_rel);
     wake_all(posts_[rank_]->progress);
@@ -111,9 +137,10 @@ void Communicator::check_caller(const char* name) const {
     // Relaxed: a thread sees its own store, and no other thread has its number.
     if (runner_.load(std::memory_order_relaxed) == std::this_thread::get_id())
         throw EngineError(Fault::usage,
-                          std::string(name) + ": this thread is in a call on the same communicator already, in an " +
-                              "operation of its own or in the handler of a signal, and would wait for itself " +
-                              where(call_));
+                          joined({name,
+                                  ": this thread is already in a call on the same communicator (called in a "
+                                  "user-defined operation or a signal handler), and would wait for itself ",
+                                  where(call_)}));
 }
 
 void Communicator::trace_to(std::vector<Event>* events, Clock::duration timeout) {
@@ -133,7 +160,7 @@ void Communicator::run(const Call& call, const std::function<void()>& before_blo
                     .inputs = inputs_,
                     .outputs = outputs_,
                     .far = far_};
-    running.met.assign(size(), 0);
+    std::fill(running.met.begin(), running.met.end(), 0);
     running.met[rank_] = 1;
     try {
         enter(running, call);
@@ -145,11 +172,10 @@ void Communicator::run(const Call& call, const std::function<void()>& before_blo
         throw;
     } catch (...) {  // the exception itself tells the caller what happened
         if (!is_here()) throw;
-        first_error_->set(
-            EngineError(Fault::usage,
-                        std::string(name_of(running)) +
-                            ": an exception ended it on this rank, an interrupt or one of an operation of one's own " +
-                            where(call_)));
+        first_error_->set(EngineError(
+            Fault::usage,
+            joined({name_of(running), ": aborted on this rank: a signal handler or a user-defined operation raised ",
+                    where(call_)})));
         let_go(running, call);
         throw;
     }
@@ -162,12 +188,12 @@ void Communicator::check_open(const Call& call) const {
     if (standing == Standing::left) throw EngineError(Fault::usage, name + ": this communicator is closed");
     first_error_->say_again(name);
     throw EngineError(Fault::rank_lost,
-                      name + ": this communicator was aborted; go on with shrink(), or make a new one");
+                      name + ": this communicator was aborted; continue with shrink(), or create a new one");
 }
 
 void Communicator::check_not_aborted(const char* name) const {
     if (posts_[rank_]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::aborted))
-        throw EngineError(Fault::rank_lost, std::string(name) + ": this communicator was aborted " + where(call_));
+        throw EngineError(Fault::rank_lost, joined({name, ": this communicator was aborted ", where(call_)}));
 }
 
 void Communicator::enter(Running& running, const Call& call) {
@@ -183,7 +209,7 @@ void Communicator::enter(Running& running, const Call& call) {
     post.chain[call_ % chains_kept].store(static_cast<uint32_t>(chain_), std::memory_order_relaxed);
     // Release: check_peers() reads the record and chain of a peer without any other synchronisation.
     post.last_call.store(call_, std::memory_order_release);
-    // A peer that has not said so yet may do so later: until then, every publication has its own fence.
+    // A peer that has not announced this yet may do so later: until then, every publication has its own fence.
     if (!fenced_by_sleepers_)
         fenced_by_sleepers_ = std::all_of(posts_.begin(), posts_.end(), [](const Post* each) {
             return each->fences_for_all.load(std::memory_order_relaxed) != 0;
@@ -208,8 +234,8 @@ void Communicator::offer(CallRecord& record, const Call& call) {
     }
 }
 
-// Whether peers can read this rank's arrays, as far as the arrays are concerned. The answer is remembered for the
-// arrays of the last call: programs use the same ones again and again, and asking costs as much as moving 10 KiB.
+// True if the arrays do not prevent peers from reading them. The answer is remembered for the arrays of the last call:
+// programs use the same ones repeatedly, and asking costs as much as moving 10 KiB.
 bool Communicator::arrays_are_fetchable(const Call& call) {
     const Program& program = *call.readable_program;
     auto can = [](const void* array, size_t bytes, Fetchable& known) {
@@ -221,9 +247,9 @@ bool Communicator::arrays_are_fetchable(const Call& call) {
            can(call.output, bytes_of(Space::output, call, program), fetchable_[1]);
 }
 
-// Whether this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
-// their probe words. If the process ID belongs to another process by now, or does here because the peer is in another
-// PID namespace, that address has another number or none.
+// True if this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
+// their probe words. If the process ID belongs to another process by now, or because the peer is in another PID
+// namespace, a different value, or none, is found at that address.
 bool Communicator::can_fetch() {
     if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
     for (const Post* post : posts_)
@@ -240,8 +266,8 @@ bool Communicator::can_fetch() {
 }
 
 // Chooses the program, the same on all ranks: accessing arrays directly needs the consent of all ranks. A rank that
-// does not offer its arrays knows the answer at once; the others wait to hear from all ranks, which a program that
-// accesses arrays must do anyway.
+// does not offer its arrays knows the answer at once; the others wait for all ranks, which a program that accesses
+// arrays must do anyway.
 const Program* Communicator::agree(Running& running, const Call& call) {
     const CallRecord& own = running.record;
     // Publish this for the ranks that offer theirs, before anything that could wait for them.
@@ -253,7 +279,7 @@ const Program* Communicator::agree(Running& running, const Call& call) {
         if (peer != rank_) {
             await_peer(running, peer, base_ + 1);
             meet(running, peer);
-            // The record is there, and stays for many calls: the peer is in this one.
+            // The record is there, because the peer is in this call, and records are kept for many calls.
             if (!posts_[peer]->records[call_ % records_kept].load(call_, record)) fail_mismatch(running);
         }
         bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
@@ -292,10 +318,11 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
         running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
-        // Where there is a root, some ranks need no answer and may run ahead. Where all need data of all, they cannot.
+        // Where there is a root, some ranks need no answer and may run ahead. Where all need data from all, they
+        // cannot.
         bool rooted = facts_of(call.collective).rooted;
         bool is_tiny = !rooted && running.slot_bytes * program.work_slots <= inline_bytes;
-        // Whole cache lines: where a chunk begins with one, all its segments do.
+        // Whole cache lines: if a chunk begins on a cache line, so do all its segments.
         if (!is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
         bool is_small = rooted && running.segments == 1 && running.slot_bytes * program.work_slots <= small_bytes;
         running.area = is_tiny ? Running::Area::tiny : is_small ? Running::Area::small : Running::Area::large;
@@ -330,8 +357,8 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
                 execute(running, call, program, i, segment);
             }
             if (program.reads_peers[i]) {
-                // As in a sequence lock: a rank that gives up changes its standing before anybody can change its
-                // arrays. So whoever has read something of a change also sees, behind this fence, that it gave up.
+                // As in a sequence lock: a rank that gives up changes its standing before anyone can change its
+                // arrays. So a rank that has read changed data also sees, after this fence, that the other gave up.
                 fence<std::memory_order_acquire>();
                 confirm(running, program.sources.begin(i), program.sources.end(i));
             }
@@ -355,11 +382,11 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         settled_ = running.segments > 1 && !program.one_area ? last : last_end_;
         last_end_ = base_;
     }
-    // This saves one cache-line transfer per call in a sequence of small calls. A rank that has heard from all ranks in
-    // this call, and has published something itself, need not publish the end of the call, unless a peer waits for it
-    // in this very call. What it published tells the others that it has ended the call before, and that is what they
-    // wait for in the next call. They wait for the end of this call only in the call after the next, or later; until
-    // then they hear from it again, or it has not reached the next call.
+    // This saves one cache-line transfer per call in a sequence of small calls. A rank that has seen all ranks in this
+    // call, and has published something itself, need not publish the end of the call, unless a peer waits for that in
+    // this very call. Its publication tells the others that it has ended the previous call, which is what they wait for
+    // in the next call. They wait for the end of this call only in the call after the next, or later; by then it has
+    // published something again, or it has not reached the next call.
     if (!program.silent || running.segments > 1) publish_progress(base_);
     // Release: a peer that sees that this rank has done its part also sees the progress that it would wait for.
     posts_[rank_]->last_done.store(call_, std::memory_order_release);
@@ -386,7 +413,7 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
         destinations[destination_count++] = locate(running, *slot, start);
         into_work |= slot->space == Space::work;
     }
-    // From array to array memcpy is faster, and data in the work area is in the cache.
+    // From array to array memcpy is faster, and data in the work area are in the cache.
     const void* from_memory = program.copies_in_rows && into_work && running.beyond_caches ? from_array : nullptr;
     if (program.memory == Memory::readable)
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations,
@@ -408,8 +435,8 @@ void Communicator::combine(const Call& call, const void* const* sources, size_t 
     }
 }
 
-// The same where sources may be in the memory of other processes: data to copy is fetched directly to its destination,
-// data to fold is fetched tile by tile, so that it is still in the cache when it is combined.
+// The same where sources may be in the memory of other processes: data to copy are fetched directly to their
+// destination, data to fold tile by tile, so that they are still in the cache when they are folded.
 void Communicator::fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
                                      size_t source_count, void** destinations, size_t destination_count,
                                      uint64_t elements, bool complete) {
@@ -449,12 +476,13 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
 void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
     int error = fetch(*members_[peer].arena, reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
-    check_peers(running, peer, true);  // if it gave up, that says more
+    check_peers(running, peer, true);  // if it gave up, that error explains more
     if (error == ESRCH || life_of(*members_[peer].arena) == Life::dead) fail_lost(running, {peer}, {});
     blame_.lost(peer);
-    throw EngineError(Fault::rank_lost, std::string(name_of(running)) + ": " + blame_.named(peer) +
-                                            " does not let its array be read (" + std::strerror(error) +
-                                            "); ALLFOLD_FETCH=0 on every rank avoids reading arrays " + where(call_));
+    throw EngineError(
+        Fault::rank_lost,
+        joined({name_of(running), ": the array of ", blame_.named(peer), " cannot be read (", std::strerror(error),
+                "); ALLFOLD_FETCH=0 on every rank avoids reading arrays ", where(call_)}));
 }
 
 // The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.
@@ -479,7 +507,7 @@ void Communicator::publish_progress(uint64_t value) {
 }
 
 void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {
-    // Progress that was seen once is not read again: a peer's cache line is fetched only when news is expected.
+    // Progress that was seen is not read again: a peer's cache line is fetched only when new progress is expected.
     if (seen_[peer] >= target) return;
     Post& post = *posts_[peer];
     bool took_long = false;
@@ -490,7 +518,7 @@ void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) 
         },
         [&] {
             took_long = true;
-            posts_[rank_]->waiting_for.store(peer + 1, std::memory_order_relaxed);
+            mark_wait(peer, target);
             return on_stall(running, peer);
         });
     if (!took_long) return;
@@ -511,14 +539,14 @@ void Communicator::meet(Running& running, uint32_t peer) {
 }
 
 // The owners of these arrays must still be in the call. Before writing into them: see Writing. After reading from them
-// and before anybody hears of it: see perform().
+// and before any rank learns of it: see perform().
 void Communicator::confirm(Running& running, const Slot* slot, const Slot* end) {
     for (; slot != end; ++slot) {
         if (slot->rank == rank_ || slot->space == Space::work) continue;
         if (is_open(slot->rank)) [[likely]]
             continue;
-        // For the others, who follow these marks to the rank that keeps everybody waiting.
-        posts_[rank_]->waiting_for.store(slot->rank + 1, std::memory_order_relaxed);
+        // For the other ranks, which follow these marks to the rank that all are waiting for.
+        mark_wait(slot->rank, never);
         check_peers(running, slot->rank, true);
         posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
     }

@@ -2,7 +2,7 @@
 //
 // Everything that ranks share is in their posts (layout.hpp) and work areas. A call has four parts: write a record of
 // the call; wait until no rank is too many calls behind; run the program, segment by segment; publish that this
-// rank is done. Every wait checks, when it first hears from a peer in a call, that the peer is in the same call.
+// rank is done. Every wait checks, when it first sees a peer in a call, that the peer is in the same call.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 #include "collectives/program.hpp"
 #include "kernels/kernels.hpp"
+#include "peers/blame.hpp"
 #include "shared/arena.hpp"
-#include "shared/blame.hpp"
 #include "shared/errors.hpp"
 #include "shared/first_error.hpp"
 #include "shared/layout.hpp"
@@ -29,24 +29,24 @@ namespace allfold {
 enum class Collective : uint8_t {};
 inline constexpr size_t most_collectives = 16;
 
-// What src/allfold/collectives.py says of a collective, which is where the meaning of each field is explained.
+// Facts about a collective, from src/allfold/collectives.py, which explains the meaning of each field.
 struct CollectiveFacts {
     std::string name;
     bool rooted = false, takes_op = false, in_place = false, carries_data = false, exchanges = false;
     bool combines_all = false;                      // every rank contributes to every result
     bool brings_slice = false, gets_slice = false;  // not the whole buffer
-    bool root_brings = false, root_gets = false;    // and no other rank does
+    bool root_brings = false, root_gets = false;    // only the root does
 };
 // Set once, when the extension is imported, before there is any communicator.
 inline std::vector<CollectiveFacts> collectives;
 inline const CollectiveFacts& facts_of(Collective collective) { return collectives[static_cast<size_t>(collective)]; }
 
-inline constexpr uint8_t custom_op = 255;  // the user's own operation
+inline constexpr uint8_t custom_op = 255;  // a user-defined operation
 
-// How much is fetched at once for one fold: it fits an L2 cache, but is large, because every fetch is a system call.
+// Bytes fetched at once for one fold: they fit an L2 cache, but are many, because every fetch is a system call.
 inline constexpr size_t fetched_bytes = size_t{1} << 19;
 
-// Arrays with more bytes than this on all ranks together are assumed not to fit the caches, which the ranks share.
+// Arrays with more bytes than this on all ranks together are assumed not to fit the shared caches.
 inline constexpr uint64_t cached_bytes = uint64_t{64} << 20;
 
 struct Event {  // one instruction, as a trace shows it
@@ -73,7 +73,7 @@ struct Call {
     const Program* shared_program;
     const Program* readable_program;
     const Program* private_program;
-    const Parts* parts = nullptr;  // where slices have lengths of their own
+    const Parts* parts = nullptr;  // where slices differ in length
     Fold fold;                     // null for a custom operation
     std::function<void(const void* const*, size_t, void* const*, size_t, size_t)> custom_fold;
     Clock::duration timeout;
@@ -102,20 +102,30 @@ class Communicator {
     // Before the first call: see Patience::for_wires.
     void sleep_early() { patience_ = Patience::for_wires(); }
 
+    // Before the first call: this communicator works only as long as `outer`, which has the same ranks. A wait here for
+    // a rank that gave up there fails, with the cause of that.
+    void follow(std::shared_ptr<const Communicator> outer) { outer_ = std::move(outer); }
+    // Throws, in the name of `name`, if one of these ranks gave up, here or in a communicator that this one follows.
+    void check_given_up(const char* name, const std::vector<uint32_t>& ranks) const;
+    // Those of these ranks that would cause it to throw.
+    std::vector<uint32_t> given_up(const std::vector<uint32_t>& ranks) const;
+
     // `before_blocking` is called when a wait takes longer than a short spin. `interrupted` is called now and then
-    // during long waits; it ends the call by throwing. Calls take turns: one that comes while another is under way
-    // waits for it, within its timeout.
+    // during long waits; it ends the call by throwing. Calls take turns: a call that is made while another one is in
+    // progress waits for it, within its timeout.
     void run(const Call& call, const std::function<void()>& before_blocking, const std::function<void()>& interrupted);
 
     // Before this rank leaves: did all ranks make the same last call? A rank that needed no peer in it does not know
     // yet. Waits a moment for ranks that have not reached it, and throws if one differs.
     void compare_last_call(const std::function<void()>& interrupted);
 
-    // Leaves the exception that this rank ends with for peers that ask what became of it. To be called before retire().
+    // Stores the exception that this rank ends with, for peers that ask why it ended. To be called before retire().
     void say_last(const std::string& words);
 
     // Ends this rank's part for good: no further call works here, nor on the other ranks as soon as they notice.
     void retire(Standing standing);
+    // Before retire(): these ranks are the cause, as the caller knows from elsewhere.
+    void blame(const std::vector<uint32_t>& peers) { blame_.lost_elsewhere(peers); }
 
     uint32_t rank() const { return rank_; }
     uint32_t size() const { return static_cast<uint32_t>(posts_.size()); }
@@ -128,15 +138,16 @@ class Communicator {
     // rank's, or because this thread is already inside a call (in a custom operation or a signal handler), and the new
     // call would wait for its end.
     void check_caller(const char* name) const;
-    // Whether a call that has waited for its turn since `since` gives up: after its timeout, unless the call before it
-    // is about to fail. That error says more, and if this rank ended before it, the others would hear only of this one.
+    // True if a call that has waited for its turn since `since` gives up: after its timeout, unless the call before it
+    // is about to fail. That error explains more, and if this rank ended first, the others would learn only of this
+    // one.
     bool gives_up_turn(Clock::time_point since, Clock::duration timeout) const;
     // The error of a call that did not get its turn in time. It names the rank that the call before it waits for.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
-    // Throws if this rank was aborted while a call is under way.
+    // Throws if this rank was aborted while a call is in progress.
     void check_not_aborted(const char* name) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
-    // Whether a thread is in a call here, or waits for its turn.
+    // True if a thread is in a call here, or waits for its turn.
     bool is_in_call() const { return turn_.load(std::memory_order_relaxed) != 0; }
     bool is_here() const { return members_[rank_].arena->is_here(); }
 
@@ -161,7 +172,7 @@ class Communicator {
     char* locate(const Running& running, const Slot& slot, uint64_t start) const;
     void await_peer(Running& running, uint32_t peer, uint64_t target);
     void await_all(Running& running, uint64_t target);
-    // Whether a rank that has come to this call has called something else, now or before.
+    // True if a rank that has reached this call has made a different call, now or before.
     bool is_elsewhere(const Post& post) const {
         return post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != static_cast<uint32_t>(chain_);
     }
@@ -170,7 +181,10 @@ class Communicator {
     void let_go(const Running& running, const Call& call);
     Clock::duration on_stall(Running& running, uint32_t peer);
     void check_peers(Running& running, uint32_t awaited, bool asks);
-    // The ranks that have not come to a call, or else the one that came and keeps the others waiting.
+    using Needed = std::function<bool(uint32_t)>;
+    std::vector<uint32_t> given_up_here(const Needed& needed) const;
+    void check_given_up_here(const char* name, const Blame& asker, const Needed& needed) const;
+    // The ranks that have not reached a call, or else the one that has and keeps the others waiting.
     struct Late {
         bool came;
         std::vector<uint32_t> ranks;
@@ -180,8 +194,16 @@ class Communicator {
     void publish_progress(uint64_t value);
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
+    EngineError mismatch_up_to(uint64_t last) const;
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
+    // Store in this rank's post which rank it waits for, and for which progress of that rank. Release: a peer that sees
+    // the rank sees the progress. (It may see that of a later wait: a rank that makes progress is not the culprit.)
+    static constexpr uint64_t never = ~uint64_t{0};
+    void mark_wait(uint32_t peer, uint64_t until) {
+        posts_[rank_]->waiting_until.store(until, std::memory_order_relaxed);
+        posts_[rank_]->waiting_for.store(peer + 1, std::memory_order_release);
+    }
     void blame_late(uint32_t culprit);
     bool is_open(uint32_t peer) const {
         return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
@@ -197,6 +219,7 @@ class Communicator {
 
     uint32_t rank_;
     std::string label_;
+    std::shared_ptr<const Communicator> outer_;  // see follow()
     std::vector<Member> members_;
     Blame blame_;
     std::vector<Post*> posts_;
@@ -208,7 +231,7 @@ class Communicator {
     std::vector<uint8_t> far_;  // the peer's arrays are in its own memory: to be fetched
     Patience patience_;
     Crowd crowd_;
-    bool fenced_by_sleepers_ = false;  // every rank has said that it is
+    bool fenced_by_sleepers_ = false;  // true once every rank has announced it
     enum class Fetching { untried, works, fails } fetching_;
     struct Fetchable {
         const void* array = nullptr;

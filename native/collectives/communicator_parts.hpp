@@ -1,5 +1,5 @@
-// What the two files of the communicator share: running programs (communicator.cpp), and what can go wrong
-// meanwhile (communicator_wait.cpp).
+// Shared by the two files of the communicator: running programs (communicator.cpp), and failures meanwhile
+// (communicator_wait.cpp).
 #pragma once
 
 #include "collectives/communicator.hpp"
@@ -66,18 +66,18 @@ struct Communicator::Running {
     }
 };
 
-// While it exists, this rank writes into arrays of its peers. It marks that in its post, and then looks whether the
-// peers still want it: a rank that gives up changes its standing, and then looks at the marks. Between its store and
-// its look each side has a fence, so one of the two sees the other: either this rank does not write, or the other one
-// waits until it has written (Communicator::let_go). As in publish(), the kernel can run this rank's fence when the
-// other one needs it, which is hardly ever.
+// While it exists, this rank writes into arrays of its peers. It marks that in its post, and then checks that no peer
+// has given up: a rank that gives up changes its standing, and then checks the marks. Each side has a fence between its
+// store and its check, so one of the two sees the other: either this rank does not write, or the other one waits until
+// it has written (Communicator::let_go). As in publish(), the kernel can run this rank's fence when the other one needs
+// it, which is hardly ever.
 class Communicator::Writing {
   public:
     Writing(std::atomic<uint32_t>& mark, std::atomic<uint32_t>& sleepers, bool fenced_by_others) : mark_(mark) {
         mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         order_before_look(sleepers, fenced_by_others);
     }
-    // Release: whoever sees that the mark is gone also sees what was written.
+    // Release: a rank that sees the mark cleared also sees what was written.
     ~Writing() { mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
     Writing(const Writing&) = delete;
 

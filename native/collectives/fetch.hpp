@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "shared/peers.hpp"
+#include "peers/peers.hpp"
 
 namespace allfold {
 
 // Returns 0 or an errno. The address is one in the process that made the arena. Threads of this process are read
-// directly; its PID would not tell, because in another PID namespace another process may have the same.
+// directly; they cannot be recognized by PID, because in another PID namespace another process may have the same.
 inline int fetch(const Arena& arena, uint64_t address, void* target, size_t bytes) {
     auto* to = static_cast<char*>(target);
     if (arena.is_own()) {
@@ -33,9 +33,9 @@ inline int fetch(const Arena& arena, uint64_t address, void* target, size_t byte
     return 0;
 }
 
-// Whether peers that may read this process can read this array: the kernel refuses some memory to everybody, such as
-// memfd_secret, what a driver has mapped (CUDA's pinned memory) and mappings that are for writing only. Reading
-// ourselves goes through the same checks. An array usually lies in one mapping, so its ends tell (less than 1 µs).
+// True if peers that may read this process can read this array. The kernel lets no process read some kinds of memory:
+// memfd_secret, a driver's mappings (CUDA's pinned memory) and write-only mappings. Reading from this process itself
+// goes through the same checks. An array is usually in one mapping, so its ends are enough (less than 1 µs).
 inline bool is_fetchable(const void* array, size_t bytes) {
     if (bytes == 0) return true;
     char seen[2];

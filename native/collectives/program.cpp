@@ -4,6 +4,7 @@
 
 #include "collectives/communicator.hpp"
 #include "shared/errors.hpp"
+#include "shared/text.hpp"
 
 namespace allfold {
 
@@ -24,7 +25,7 @@ class Checker {
 
     void check() {
         Program& p = program_;
-        need(p.ranks >= 1 && p.ranks <= most_ranks, "a communicator has 1 to " + std::to_string(most_ranks) + " ranks");
+        need(p.ranks >= 1 && p.ranks <= most_ranks, joined({"a communicator has 1 to ", most_ranks, " ranks"}).c_str());
         need(p.rank < p.ranks && p.lengths.size() == p.ranks, "a rank that does not exist");
         need(p.memory <= Memory::shared, "an unknown kind of memory");
         need(p.chunks >= 1 && p.chunks <= most_chunks && p.slices >= 1 && p.chunks % p.slices == 0,
@@ -40,7 +41,7 @@ class Checker {
         need(p.inputs.size() == p.ranks && p.outputs.size() == p.ranks, "arrays of more or fewer ranks than there are");
         for (auto* extents : {&p.inputs, &p.outputs})
             for (const Extent& extent : *extents)
-                need(extent.begin <= extent.end && extent.end <= p.chunks, "an array without end");
+                need(extent.begin <= extent.end && extent.end <= p.chunks, "an array with impossible bounds");
         uint64_t data = uint64_t{p.chunks} * (p.exchanges ? p.ranks : 1);
         for (uint32_t datum : p.length_of) need(datum < data, "the length of a chunk that does not exist");
         if (p.exchanges) p.datum_of = p.length_of;
@@ -56,8 +57,9 @@ class Checker {
   private:
     static constexpr uint32_t most_chunks = uint32_t{1} << 30;
 
-    void need(bool condition, const std::string& what) const {
-        if (!condition) throw EngineError(Fault::usage, "the program " + program_.name + " cannot be run: " + what);
+    void need(bool condition, const char* what) const {
+        if (!condition)
+            throw EngineError(Fault::usage, joined({"the program ", program_.name, " cannot be run: ", what}));
     }
 
     template <typename Item>
@@ -95,7 +97,7 @@ class Checker {
         return static_cast<uint32_t>(most);
     }
 
-    // Whether a slot of an array is the place of the piece of data that the instruction handles.
+    // True if a slot of an array is the place of the piece of data that the instruction handles.
     bool is_its_own_place(uint32_t i, const Slot& slot) const {
         const Program& p = program_;
         if (!p.exchanges) return slot.index == p.length_of[i];
@@ -116,20 +118,21 @@ class Checker {
              "a wait for an instruction that does not exist");
     }
 
-    // A rank that does not publish its end must have published something in the call and must have heard from all
-    // ranks: before the first instruction if arrays are accessed directly, otherwise in its waits.
+    // A rank that does not publish its end must have published something in the call, and must have seen all ranks in
+    // it: before the first instruction if arrays are accessed directly, otherwise in its waits.
     void silent() const {
         const Program& p = program_;
         uint32_t spoken =
             p.instructions - (p.instructions && p.leave.empty() ? 1 : 0);  // the last is published with the end
         need(std::find(p.announce.begin(), p.announce.begin() + spoken, 1) != p.announce.begin() + spoken,
-             "silence all through a call");
+             "it publishes nothing in the whole call");
         if (p.memory != Memory::private_) return;
         std::vector<uint8_t> heard(p.ranks);
         heard[p.rank] = 1;
         for (const Wait& wait : p.waits.items) heard[wait.rank] = 1;
         for (const Wait& wait : p.leave) heard[wait.rank] = 1;
-        need(std::find(heard.begin(), heard.end(), 0) == heard.end(), "silence towards a rank that was not heard");
+        need(std::find(heard.begin(), heard.end(), 0) == heard.end(),
+             "it does not publish its end, and has not seen all ranks");
     }
 
     Program& program_;

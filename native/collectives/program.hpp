@@ -11,7 +11,7 @@
 namespace allfold {
 
 inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
-// One of its further work areas, for small calls of collectives with a root: as many as there can be calls under way.
+// One of its further work areas, for small calls of collectives with a root: as many as there can be calls in progress.
 inline constexpr size_t small_bytes = size_t{1} << 14;
 inline constexpr size_t small_areas = chains_kept;
 
@@ -24,14 +24,14 @@ struct Habits {
     size_t slot_bytes;     // of every work slot in a segment; 0: as much as segment_bytes allows
 };
 #if defined(__aarch64__)
-// A line that a peer has read is slow to take back and write, so nobody writes where another reads.
+// Writing to a cache line that a peer has read is slow, so no rank writes where another reads.
 inline constexpr Habits habits = {0, false, size_t{1} << 16};
 #else
 inline constexpr Habits habits = {7, true, 0};
 #endif
 
 // The size of the work area that one segment uses: small enough to stay in an L2 cache while peers read it, large
-// enough that waiting for them does not matter. An area that every segment reuses should stay in the cache from one
+// enough that waiting for peers does not matter. An area that every segment reuses should stay in the cache from one
 // segment to the next, together with the data copied to and from it, even if several ranks share the core. But divided
 // into many slots it would be too small, and ranks that share cores would switch too often.
 inline constexpr size_t segment_bytes(size_t work_slots, bool one_area) {
@@ -93,23 +93,22 @@ struct Program {
     // check_program() moves these numbers to datum_of, and leaves the chunk.
     std::vector<uint32_t> length_of;
     std::vector<uint8_t> complete;        // the result holds every contribution: an average divides
-    std::vector<uint8_t> announce;        // somebody waits for this instruction
+    std::vector<uint8_t> announce;        // a peer waits for this instruction
     bool silent = false;                  // in a call of one segment the end need not be published
     std::vector<Extent> inputs, outputs;  // by rank
     // Found by check_program().
     uint32_t instructions = 0;
     uint32_t stride = 0;  // the longest program of any rank: what a segment adds to everyone's progress
     uint32_t most_sources = 0, most_destinations = 0;  // of one instruction
-    std::vector<uint8_t> reads_peers, writes_peers;    // whether an instruction accesses arrays of other ranks
+    std::vector<uint8_t> reads_peers, writes_peers;    // true if an instruction accesses arrays of other ranks
     std::vector<uint32_t> datum_of;                    // where ranks exchange; elsewhere it is length_of
-    // In arrays, every piece of data lies in its own place, never in that of another one: so slices may have lengths of
-    // their own.
+    // In arrays, every piece of data is in its own place, never in that of another one, so slices may differ in length.
     bool keeps_places = true;
 
     const Extent& extent(const Slot& slot) const { return (slot.space == Space::input ? inputs : outputs)[slot.rank]; }
 };
 
-// Where the chunks of a call begin in the arrays of its ranks, if slices have lengths of their own.
+// Where the chunks of a call begin in the arrays of its ranks, if slices differ in length.
 struct Parts {
     // `counts`: one length per slice; where ranks exchange, one row of them per rank, which it sends.
     Parts(const std::vector<uint64_t>& counts, uint32_t digest, const Program& program);

@@ -1,6 +1,6 @@
-// What ranks compare: the signature of a call, its digest, its words, and the sentence about calls that differ.
-// src/allfold/engines/signature.py does the same in Python for engines that are written there; a test holds the two
-// together (tests/engines/test_signature.py).
+// The signature of a call, which ranks compare: its digest, its description, and the error for calls that differ.
+// src/allfold/engines/signature.py does the same for engines written in Python; a test checks that the two agree
+// (tests/engines/test_signature.py).
 #pragma once
 
 #include <cstring>
@@ -30,7 +30,7 @@ inline uint64_t digest_of(const Signature& signature, uint64_t place = 0) {
 
 Signature signature_of(const Call& call);
 
-// The text in a field, which has zeros behind it.
+// The text in a field, which is padded with zeros.
 template <size_t bytes>
 std::string name_in(const char (&field)[bytes]) {
     return std::string(field, strnlen(field, bytes));

@@ -38,9 +38,9 @@ void Lane::call(DriverFunction function, Arguments... arguments) const {
     if (int status = raw(function, arguments...)) throw DriverError{function, status};
 }
 
-// The driver's functions work in the context that is current on the thread. While somebody captures a CUDA graph, some
-// of them (the query of an event) would invalidate the capture, also on another thread, unless the thread has said that
-// it does not take part: nothing here does (a stream that is being captured is refused).
+// The driver's functions work in the context that is current on the thread. While a CUDA graph is being captured, some
+// of them (the query of an event) would invalidate the capture, even on another thread, unless the thread has declared
+// that it does not take part. Nothing here does (a stream that is being captured is rejected).
 class Lane::Within {
   public:
     explicit Within(const Lane& lane) : lane_(lane) {
@@ -140,7 +140,7 @@ void Lane::order(uint64_t before) {
     auto* stream = reinterpret_cast<void*>(before);
     refuse_captured(stream);
     void* event = take();
-    // A wait is for what was recorded when it was asked for: the event can be used again at once.
+    // A wait is for what was recorded when the wait was requested, so the event can be reused at once.
     try {
         call(DriverFunction::record_event, event, stream);
         call(DriverFunction::await_event, stream_, event, 0U);
@@ -167,9 +167,9 @@ Lane::Event Lane::record(bool by_word) {
     return event;
 }
 
-// While a stream waits for an event, with a kernel or a time stamp behind it, its process keeps its turn on the GPU to
-// the end: two milliseconds in which the others, for whom it waits, do not get theirs. While it waits for a word, it
-// gives way (H200, driver 570). Where nobody has to give way, an event costs less.
+// While a stream waits for an event, followed by a kernel or a time stamp, its process keeps its time slice on the GPU
+// to the end: two milliseconds in which the processes it waits for do not run. While it waits for a word, it yields the
+// GPU (H200, driver 570). Where no process has to yield, an event costs less.
 void Lane::await(void* later, Event event) const {
     if (!event.serial) return call(DriverFunction::await_event, later, event.event, 0U);
     ValueOperation wait{ValueOperation::wait, word_, event.serial, 0, 0, 0};
@@ -199,7 +199,7 @@ void Lane::put(const Batch& batch, uint32_t base) {
     }
 }
 
-// Waits and writes that follow each other, in one call. Returns where they end.
+// Consecutive waits and writes, in one call. Returns where they end.
 size_t Lane::put_values(const Batch& batch, size_t from, uint32_t base) {
     constexpr size_t most = 64;
     ValueOperation operations[most]{};
@@ -216,12 +216,14 @@ size_t Lane::put_values(const Batch& batch, size_t from, uint32_t base) {
     return from + count;
 }
 
-// From main memory, as two rows of a table. A plain copy of less than 64 KiB goes through the queue of kernels, where a
-// process waits for its turn on the GPU; one with rows goes to a copy engine (H200, driver 570: 12 µs instead of 550).
+// A copy from main memory, as two rows of a table. A plain copy of less than 64 KiB goes through the queue of kernels,
+// where a process waits for its turn on the GPU; one with rows goes to a copy engine (H200, driver 570: 12 µs, not
+// 550).
 void Lane::copy_in(uint64_t target, uint64_t source, size_t bytes) const {
     if (bytes < 2) return call(DriverFunction::copy, target, source, bytes, stream_);
     const size_t even = bytes / 2 * 2;
-    for (size_t start = 0; start <= bytes - even; ++start) {  // an odd one twice, from its first byte and to its last
+    for (size_t start = 0; start <= bytes - even;
+         ++start) {  // an odd length twice: from the first byte, and to the last
         CopyOfRows rows{};
         rows.source_kind = CopyOfRows::in_main_memory;
         rows.source_host = source + start;

@@ -1,6 +1,6 @@
 // A stream of a GPU into which calls are put: many functions of the driver at once, without Python in between.
 //
-// The extension is not linked with the driver: Python has loaded it, and gives the addresses of its functions.
+// The extension is not linked with the driver: Python loads it, and passes the addresses of its functions.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace allfold {
 
-// As in src/allfold/cuda/driver.py.
+// As in src/allfold/engines/stream/driver.py.
 enum class DriverFunction : size_t {
     wait_and_write,
     copy,
@@ -46,7 +46,7 @@ struct Batch {
                   // argument
         int64_t kind, first, second, third;
     };
-    enum Kind : int64_t { wait, write, copy, copy_in, fold, call };  // as in src/allfold/cuda/batch.py
+    enum Kind : int64_t { wait, write, copy, copy_in, fold, call };  // as in src/allfold/engines/stream/batch.py
 
     std::vector<Row> rows;
     std::vector<uint8_t> arguments;  // of all kernels, one after the other
@@ -57,31 +57,31 @@ struct Batch {
 class Lane {
   public:
     struct Event {
-        void* event;      // over when the stream has come to it
-        uint32_t serial;  // what the word holds then, at least; 0: nobody writes it
+        void* event;      // done when the stream has reached it
+        uint32_t serial;  // the least value of the word then; 0: it is not written
     };
     using Functions = std::array<uint64_t, static_cast<size_t>(DriverFunction::count)>;
 
     // `word` is four bytes of the GPU's memory that hold 0.
     Lane(const Functions& functions, uint64_t context, uint64_t stream, uint64_t word);
 
-    // Puts a batch into the stream, behind what the stream `before` holds, and returns an event that is over when the
-    // batch is. With `holds`, what `before` gets from now on waits for it. `base` is added to all values of the batch,
+    // Puts a batch into the stream, after the present work of the stream `before`, and returns an event that is done
+    // when the batch is. With `holds`, later work of `before` waits for it. `base` is added to all values of the batch,
     // which are numbers of 32 bits that wrap around.
     Event launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds);
     void follow(uint64_t before);
     // Throws if this stream is being captured.
     void check(uint64_t stream) const;
-    // True if the stream holds nothing, and from then on gets nothing until `go_on`, on the same thread. Some functions
-    // of the driver (to free memory, to load kernels) return when all streams have come to their ends, and meanwhile
-    // nobody can put anything into a stream. Behind a stream that waits for a peer, that is too long.
+    // True if the stream is empty; then it stays empty until `go_on`, on the same thread. Some functions of the driver
+    // (to free memory, to load kernels) return only when all streams are empty, and meanwhile nothing can be put into a
+    // stream. If a stream waits for a peer, that takes too long.
     bool stop_if_idle();
     void go_on() { launching_.unlock(); }
     Event mark();
     void hold(uint64_t later, Event event);
     bool is_over(Event event);
     void give_back(Event event);
-    // Whether processes have the GPU one after the other. Then streams wait for a batch that waits by the word.
+    // `turns`: processes take turns on the GPU. Then streams wait for the word, not the event, of a batch that waits.
     void set_turns(bool turns) { turns_ = turns; }
     uint64_t stream() const { return reinterpret_cast<uint64_t>(stream_); }
 
@@ -108,9 +108,9 @@ class Lane {
     const uint64_t word_;
     std::atomic<bool> turns_ = false;
     uint32_t serial_ = 0;       // of the last event; wraps around
-    std::mutex launching_;      // batches of two threads are not mixed
-    std::mutex mutex_;          // events may be given back by any thread
-    std::vector<void*> spare_;  // events that nobody waits for
+    std::mutex launching_;      // so that batches of two threads do not mix
+    std::mutex mutex_;          // any thread may give back events
+    std::vector<void*> spare_;  // events that are not in use
 };
 
 }  // namespace allfold

@@ -1,7 +1,8 @@
-// The calls of every rank on the GPU, for the others to compare, and up to which call a rank that gave up can be
-// believed: nothing in a stream can say that calls differ, or that a rank's progress is no longer real.
+// The calls of every rank on the GPU, for the others to compare, and the last call for which the progress of a rank
+// that gave up is valid. Nothing in a stream can report that calls differ, or that a rank's progress is no longer
+// valid.
 //
-// Each rank writes its own sheet, in memory that all of them reach; row i has call i, i + kept, i + 2 kept, …
+// Each rank writes its own sheet, in memory that all of them can reach; row i has call i, i + kept, i + 2 kept, …
 #pragma once
 
 #include <array>
@@ -26,8 +27,8 @@ class Ledger {
         uint64_t unused[15 - std::tuple_size_v<Packed>];
     };
     struct Sheet {                      // begins as zeros
-        std::atomic<uint64_t> gave_up;  // 0: it has not; otherwise 1 + the last call that is over on all ranks
-        std::atomic<uint64_t> blamed;   // because of these ranks: bit i is rank i
+        std::atomic<uint64_t> gave_up;  // 0: it has not; otherwise 1 + the last call that has ended on all ranks
+        std::atomic<uint64_t> blamed;   // the ranks that caused it: bit i is rank i
         uint64_t unused[14];
         Row rows[kept];
     };
@@ -43,7 +44,7 @@ class Ledger {
         uint64_t number = made_.load(std::memory_order_relaxed) + 1;
         Row& row = sheets_[rank_]->rows[(number - 1) % kept];
         row.number.store(0, std::memory_order_relaxed);
-        // Whoever reads one of the new words also sees that the row is being written (see `read`).
+        // A rank that reads one of the new words also sees that the row is being written (see `read`).
         std::atomic_thread_fence(std::memory_order_release);
         for (size_t i = 0; i < call.size(); ++i) row.words[i].store(call[i], std::memory_order_relaxed);
         row.number.store(number, std::memory_order_release);  // the words are there to be read
@@ -51,7 +52,7 @@ class Ledger {
         return number;
     }
 
-    // Goes on where it stopped: until all calls made here are known to be the same on all ranks, or some rank has not
+    // Continues where it stopped, until all calls made here are known to be the same on all ranks, or some rank has not
     // made the next one yet, or two ranks have made different ones. One thread at a time.
     State compare() {
         for (uint64_t made = made_.load(std::memory_order_relaxed); agreed_ < made; ++agreed_) {
@@ -61,7 +62,8 @@ class Ledger {
                 Packed call;
                 Seen seen = read(*sheet, agreed_ + 1, call);
                 waits = waits || seen == Seen::nothing;
-                if (seen != Seen::it) continue;  // later: it is kept rows ahead, and has waited for all others since
+                if (seen != Seen::it)
+                    continue;  // overwritten: it is `kept` calls ahead, and has waited for all others since
                 differs = differs || (!is_first && call != first);
                 if (is_first) first = call;
                 is_first = false;
@@ -75,29 +77,30 @@ class Ledger {
     // This rank will give up because of these ranks.
     void blame(uint64_t ranks) {
         sheets_[rank_]->blamed.store(ranks, std::memory_order_relaxed);
-        // Before whatever says that it gave up (see `blamed`).
+        // Before every store that announces that it gave up (see `blamed`).
         std::atomic_thread_fence(std::memory_order_seq_cst);
     }
 
-    // Because of whom a rank that is known to have given up did so.
+    // The ranks that caused a rank to give up, which is known to have done so.
     uint64_t blamed(uint32_t rank) const {
-        // What was read before, that it gave up, stays before what is read here: the fence pairs with that in `blame`.
+        // The earlier read, that it gave up, stays before the read here: the fence pairs with that in `blame`.
         std::atomic_thread_fence(std::memory_order_seq_cst);
         return sheets_[rank]->blamed.load(std::memory_order_relaxed);
     }
 
-    // This rank will let its stream go: what it publishes from then on is true only for calls up to `covered`.
+    // This rank will release its stream: the progress that it publishes from then on is valid only up to call
+    // `covered`.
     void give_up(uint64_t covered) {
         sheets_[rank_]->gave_up.store(covered + 1, std::memory_order_release);  // why it gave up is there to be read
-        // Before every store that lets the stream go. Whoever finishes on progress that the stream publishes then, also
-        // through other streams, sees this afterwards (see `uncovered`).
+        // Before every store that releases the stream. A rank that finishes because of progress that the stream
+        // publishes then, even through other streams, sees this afterwards (see `uncovered`).
         std::atomic_thread_fence(std::memory_order_seq_cst);
     }
 
-    // A rank that gave up and whose progress in a call cannot be believed. Asked when the call is over here, or not
-    // begun: a call is right only if its last access came before the answer "none".
+    // A rank that gave up and whose progress in a call is not valid. Asked when the call has ended here, or not begun:
+    // a call is right only if its last access came before the answer "none".
     std::optional<uint32_t> uncovered(uint64_t number) const {
-        // What was read before, that the stream has come to the end of the call, stays before what is read here.
+        // The earlier read, that the stream has reached the end of the call, stays before the read here.
         std::atomic_thread_fence(std::memory_order_seq_cst);
         for (uint32_t rank = 0; rank < sheets_.size(); ++rank) {
             uint64_t gave_up =

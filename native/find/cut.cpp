@@ -32,7 +32,7 @@ Cut tightest_cut(const Graph& graph, const std::vector<int64_t>& weight, const s
     Cut best;
     best.capacity = 1;
     best.inside.assign(graph.vertices, 0);
-    // The first guess: everybody but one, by the capacity that enters it.
+    // The first guess: all vertices but one, by the capacity that enters it.
     std::vector<int64_t> entering(graph.vertices, 0);
     for (size_t edge = 0; edge < graph.tail.size(); ++edge) entering[graph.head[edge]] += graph.capacity[edge];
     int64_t in_all = std::accumulate(weight.begin(), weight.end(), int64_t{0});

@@ -25,7 +25,7 @@ void FlowGraph::index() {
     indexed_ = true;
 }
 
-// Breadth first, over arcs that have something left. Whether the sink was reached; then levels beyond it are not set.
+// Breadth first, over arcs that have capacity left. True if the sink was reached; then levels beyond it are not set.
 bool FlowGraph::spread(int32_t source, int32_t sink) {
     std::fill(level_.begin(), level_.end(), -1);
     level_[source] = 0;

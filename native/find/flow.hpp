@@ -10,10 +10,10 @@ namespace allfold::find {
 
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max() / 4;
 
-// Thrown out of long work when it is asked to stop.
+// Thrown by long computations when they are asked to stop.
 struct Stopped {};
 
-// Asked now and then during long work: whether to stop.
+// Called now and then by long computations: true if they should stop.
 using Stop = std::function<bool()>;
 
 class FlowGraph {
@@ -28,7 +28,7 @@ class FlowGraph {
 
     // The largest flow from source to sink, or `enough` if it is larger.
     int64_t flow(int32_t source, int32_t sink, int64_t enough = unlimited);
-    // After a flow that did not reach `enough`: whether a vertex is on the source's side of the minimum cut.
+    // After a flow that did not reach `enough`: true if a vertex is on the source's side of the minimum cut.
     bool inside(int32_t vertex) const { return level_[vertex] >= 0; }
 
   private:

@@ -7,7 +7,7 @@ namespace allfold::find {
 
 namespace {
 
-// A number that looks random, of any number: the finalizer of SplitMix64.
+// A hash of a number: the finalizer of SplitMix64.
 uint64_t scramble(uint64_t x) {
     x = (x + 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
     x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
@@ -37,11 +37,11 @@ class Spreading {
         return all;
     }
 
-    // One round; whether anything moved.
+    // One round. True if anything moved.
     bool round(Rounds& rounds) {
         ++round_;
         std::copy(neighbours_.capacity.begin(), neighbours_.capacity.end(), left_.begin());
-        // Who misses most chooses first: where links are shared, the others get what is left.
+        // Ranks that miss most choose first: where links are shared, the others get what is left.
         for (int32_t rank : order_) key_.push_back(scramble(seed_ ^ round_ << 32 ^ static_cast<uint64_t>(rank)));
         std::sort(order_.begin(), order_.end(), [&](int32_t one, int32_t other) {
             return missing_[one] != missing_[other] ? missing_[one] > missing_[other] : key_[one] < key_[other];
@@ -82,9 +82,9 @@ class Spreading {
         for (const int32_t* link = begin(pair); link != end(pair); ++link) left_[*link] -= chunks;
     }
 
-    // The chunks that a rank takes in this round, and from whom: the rarest first. Over pairs that share no link a
-    // chunk is taken from somebody else where that makes room for another one (augmenting paths), so that as many
-    // chunks as possible arrive.
+    // The chunks that a rank takes in this round, and the ranks it takes them from: the rarest first. Over pairs that
+    // share no link, a chunk is taken from another rank where that makes room for one more (augmenting paths), so that
+    // as many chunks as possible arrive.
     void choose(int32_t rank, Rounds& rounds) {
         open_.clear();
         for (int32_t pair : incoming_[rank])
@@ -104,7 +104,7 @@ class Spreading {
         taken_.clear();
         size_t sorted = 0;
         for (size_t next = 0; next < candidates_.size() && !open_.empty(); ++next) {
-            if (next == sorted) {  // only as many as are needed are put in order
+            if (next == sorted) {  // only as many as needed are sorted
                 sorted = std::min(candidates_.size(), std::max<size_t>(32, 4 * sorted));
                 std::partial_sort(candidates_.begin() + next, candidates_.begin() + sorted, candidates_.end());
             }
@@ -120,7 +120,7 @@ class Spreading {
         }
     }
 
-    // Find somebody to take the chunk from.
+    // Find a rank to take the chunk from.
     bool place(int32_t chunk) {
         int32_t best = -1;
         for (int32_t pair : open_)
@@ -138,7 +138,7 @@ class Spreading {
             for (size_t i = 0; i < taken_.size(); ++i) {
                 if (taken_[i].second != pair) continue;
                 int32_t other = taken_[i].first;
-                if (!place(other)) continue;  // if it can be taken from somebody else, this is now its second entry
+                if (!place(other)) continue;  // if another rank provides it, this is now its second entry
                 taken_[i] = {chunk, pair};
                 return true;
             }
@@ -154,7 +154,7 @@ class Spreading {
     std::vector<int32_t> holders_;
     std::vector<int64_t> missing_;
     std::vector<std::vector<int32_t>> incoming_;
-    std::vector<char> own_;  // by pair: nobody else uses its links
+    std::vector<char> own_;  // by pair: no other pair uses its links
     std::vector<int32_t> left_;
     std::vector<int32_t> order_;
     std::vector<uint64_t> key_;

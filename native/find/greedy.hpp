@@ -8,7 +8,7 @@
 
 namespace allfold::find {
 
-// Ranks that can hand on to each other. Pair i leads from source[i] to destination[i] over the links
+// Pairs of ranks that can send to each other. Pair i leads from source[i] to destination[i] over the links
 // links[offsets[i]] to links[offsets[i + 1] - 1]; link l carries capacity[l] chunks in one round.
 struct Neighbours {
     uint32_t ranks = 0;
@@ -25,7 +25,7 @@ struct Rounds {
 };
 
 // Every chunk from the rank that holds it to all ranks. In every round, every rank takes the rarest chunks that it can
-// get; which of equally rare ones depends on the seed. No rounds if somebody cannot be reached.
+// get; which of equally rare ones depends on the seed. No rounds if a rank cannot be reached.
 Rounds spread(const Neighbours& neighbours, const std::vector<int32_t>& holder, uint64_t seed, const Stop& stop);
 
 }  // namespace allfold::find

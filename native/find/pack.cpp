@@ -18,7 +18,7 @@ namespace {
 struct Partial {
     int64_t times;
     std::vector<int32_t> parent;
-    std::vector<int32_t> members;  // in the order in which they came
+    std::vector<int32_t> members;  // in the order in which they were added
     std::vector<uint8_t> has;
 };
 
@@ -147,7 +147,8 @@ class Packer {
         return true;
     }
 
-    // Grow one tree to its end. Where an edge does for some of its copies only, the others wait in `pending`.
+    // Grow one tree until it is complete. Where an edge has room for some of its copies only, the others wait in
+    // `pending`.
     bool complete(Partial& tree, std::vector<Partial>& pending) {
         FlowGraph flows(graph_.vertices);
         std::vector<int32_t> own(graph_.tail.size()), feeds(graph_.vertices);

@@ -10,7 +10,7 @@ struct Waiting {
     int32_t piece, vertex;
 };
 
-// How many edges lie below every vertex of a tree, on the longest way down.
+// The height of every vertex of a tree: the edges of the longest path down from it.
 std::vector<int32_t> heights(const int32_t* parent, int32_t vertices) {
     std::vector<int32_t> height(vertices, 0), children(vertices, 0), leaves;
     for (int32_t vertex = 0; vertex < vertices; ++vertex)
@@ -84,7 +84,7 @@ std::vector<int32_t> rounds_of(const Pieces& pieces, const Stop& stop) {
             }
             row.resize(kept);
         }
-        if (arrived.empty()) throw Stopped{};  // a link of no capacity: nothing can move any more
+        if (arrived.empty()) throw Stopped{};  // a link without capacity: nothing more can move
     }
 }
 

@@ -1,4 +1,4 @@
-// Rounds: when each piece crosses each edge of its tree, if a link carries so many pieces per round.
+// Rounds: when each piece crosses each edge of its tree, if a link carries a given number of pieces per round.
 #pragma once
 
 #include <cstdint>

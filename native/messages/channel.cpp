@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "messages/channel_parts.hpp"
 
@@ -37,8 +38,8 @@ Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, 
 
 Channel::~Channel() { close(); }
 
-// Enough for any smaller number of ranks too, whose rings may take more together: shrink() makes the inbox before it is
-// known how many are left. Pages that are never touched take no memory.
+// Enough for any smaller number of ranks too, whose rings may take more together: shrink() creates the inbox before it
+// is known how many ranks are left. Pages that are never touched take no memory.
 size_t Channel::inbox_bytes(uint32_t ranks) {
     return rings_offset(ranks) + std::max(all_rings_bytes, ranks * least_ring_bytes);
 }
@@ -101,7 +102,7 @@ Message Channel::wait(Operation& operation, Clock::duration timeout, const Inter
             std::lock_guard lock(mutex_);
             progress();
             if (!operation.done.load(std::memory_order_relaxed)) {
-                if (error->fault == Fault::timeout) throw *error;  // it goes on
+                if (error->fault == Fault::timeout) throw *error;  // the operation continues
                 cancel(operation);
                 operation.error.emplace(*error);
                 finish(operation);
@@ -119,16 +120,32 @@ bool Channel::done(Operation& operation) {
     return operation.done.load(std::memory_order_acquire);
 }
 
-bool Channel::probe(int64_t source, int64_t tag) {
+std::optional<Message> Channel::probe(int64_t source, int64_t tag, uint8_t context) {
     Operation wanted;
-    wanted.kind = Operation::Kind::receive;
+    wanted.kind = Operation::Kind::probe;
     wanted.peer = source;
     wanted.tag = tag;
+    wanted.context = context;
     std::lock_guard lock(mutex_);
     check(wanted);
     progress();
-    return std::any_of(stored_.begin(), stored_.end(),
-                       [&](const Stored& stored) { return matches(wanted, stored.source, stored.header.tag); });
+    auto found = std::find_if(stored_.begin(), stored_.end(),
+                              [&](const Stored& stored) { return matches(wanted, stored.source, stored.header); });
+    if (found == stored_.end()) return std::nullopt;
+    return Message{found->source, found->header.tag, found->header.elements};
+}
+
+bool Channel::withdraw(Operation& operation) {
+    std::lock_guard lock(mutex_);
+    if (closed_) return false;
+    progress();
+    if (operation.done.load(std::memory_order_relaxed)) return false;
+    if (sends(operation) ? operation.started : std::find(posted_.begin(), posted_.end(), &operation) == posted_.end())
+        return false;
+    cancel(operation);
+    operation.withdrawn = true;
+    finish(operation);
+    return true;
 }
 
 void Channel::close() {
@@ -136,7 +153,8 @@ void Channel::close() {
         std::lock_guard lock(mutex_);
         if (closed_) return;
         auto end = [this](Operation& operation) {
-            operation.error.emplace(Fault::rank_lost, name_of(operation) + ": this communicator was closed" + where());
+            operation.error.emplace(Fault::rank_lost,
+                                    joined({name_of(operation), ": this communicator was closed", where()}));
             finish(operation);
         };
         for (Operation* operation : posted_) end(*operation);
@@ -163,7 +181,9 @@ void Channel::close() {
 
 void Channel::check(const Operation& operation) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
-    auto refuse = [&](const std::string& why) { throw EngineError(Fault::usage, name_of(operation) + ": " + why); };
+    auto refuse = [&](const std::string& why) {
+        throw EngineError(Fault::usage, joined({name_of(operation), ": ", why}));
+    };
     if (closed_ || standing == Standing::left) refuse("this communicator is closed" + where());
     if (standing != Standing::open)
         first_error_->say_again(name_of(operation), standing == Standing::mismatch ? 1s : 0s);
@@ -172,22 +192,24 @@ void Channel::check(const Operation& operation) const {
     auto ranks = static_cast<int64_t>(members_.size());
     bool receives = !sends(operation);
     if ((operation.peer < 0 || operation.peer >= ranks) && !(receives && operation.peer == any_source))
-        refuse(std::string(receives ? "source" : "destination") + " must be a rank from 0 to " +
-               std::to_string(ranks - 1) + (receives ? " or None, not " : ", not ") + std::to_string(operation.peer) +
-               where());
+        refuse(joined({receives ? "source" : "destination", " must be a rank from 0 to ", ranks - 1,
+                       receives ? " or None, not " : ", not ", operation.peer, where()}));
     if ((operation.tag < 0 || operation.tag > highest_tag) && !(receives && operation.tag == any_tag))
-        refuse("tag must be from 0 to " + std::to_string(highest_tag) + (receives ? " or ANY_TAG, not " : ", not ") +
-               std::to_string(operation.tag));
+        refuse(
+            joined({"tag must be from 0 to ", highest_tag, receives ? " or ANY_TAG, not " : ", not ", operation.tag}));
     if (receives || operation.peer == rank_) return;
-    // Bytes for a rank that will never take them must not count as sent. (A dead process is noticed only when its ring
-    // is full: asking the system before every message would cost more than the message.)
+    // Bytes for a rank that will never receive them must not count as sent. (A dead process is noticed only when its
+    // ring is full: asking the system before every message would cost more than the message.)
     auto peer = static_cast<uint32_t>(operation.peer);
     if (outbound_[peer].cut ||
         posts_[peer]->standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open))
         if (auto error = find_loss(operation, check_peers(&operation))) throw *error;
 }
 
-void Channel::post(Operation& operation) { sends(operation) ? post_send(operation) : post_receive(operation); }
+void Channel::post(Operation& operation) {
+    sends(operation) ? post_send(operation) : post_receive(operation);
+    if (!owed_.empty()) send_owed();
+}
 
 void Channel::post_send(Operation& operation) {
     Outbound& out = outbound_[static_cast<size_t>(operation.peer)];
@@ -197,29 +219,32 @@ void Channel::post_send(Operation& operation) {
         ++queued_;
         return;
     }
-    // To ourselves: it arrives at once.
+    // A message to this rank itself: it arrives at once.
     Inbound& in = inbound_[rank_];
-    MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag),
-                         static_cast<uint8_t>(operation.dtype)};
-    settle(in, header, operation.data, operation.bytes());
+    settle(in, header_of(operation), operation.data, operation.bytes());
     finish_arrival(in);
     finish(operation);
 }
 
 void Channel::post_receive(Operation& operation) {
-    auto found = std::find_if(stored_.begin(), stored_.end(), [&](const Stored& stored) {
-        return matches(operation, stored.source, stored.header.tag);
-    });
+    auto found = std::find_if(stored_.begin(), stored_.end(),
+                              [&](const Stored& stored) { return matches(operation, stored.source, stored.header); });
     if (found == stored_.end()) {
         posted_.push_back(&operation);
         return;
     }
+    if (probes(operation)) {
+        operation.message = {found->source, found->header.tag, found->header.elements};
+        return finish(operation);
+    }
     Stored stored = std::move(*found);
     stored_.erase(found);
     if (stored.from) stored.from->stored = nullptr;
+    acknowledge(stored.source, stored.from ? stored.from->header : stored.header);
+    if (takes(operation)) operation.own = std::move(stored.bytes);
     if (!accept(operation, stored.source, stored.header)) return;
     uint64_t got = stored.from ? stored.from->got : operation.message.elements * size_of(operation.dtype);
-    if (got) std::memcpy(operation.data, stored.bytes.get(), got);
+    if (got && !takes(operation)) std::memcpy(operation.data, stored.bytes.get(), got);
     if (stored.from)
         stored.from->into = &operation;  // the rest goes directly into the array
     else
@@ -233,11 +258,12 @@ bool Channel::progress() {
         for (Inbound& in : inbound_)
             if (in.source != rank_ && drain(in.source)) moved = true;
     } catch (const std::bad_alloc&) {
-        // No room for a message that nobody asked for: it stays in the ring, and its sender waits.
+        // No room for a message without a matching receive: it stays in the ring, and its sender waits.
     }
     if (queued_)
         for (Outbound& out : outbound_)
             if (!out.queue.empty() && push(out)) moved = true;
+    if (!owed_.empty()) send_owed();
     return moved;
 }
 
@@ -311,8 +337,7 @@ bool Channel::write(Outbound& out, Operation& operation) {
         if (room == 0) break;
         uint64_t place = out.head & (ring_bytes_ - 1);
         if (!operation.started) {
-            MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag),
-                                 static_cast<uint8_t>(operation.dtype)};
+            const MessageHeader header = header_of(operation);
             std::memcpy(out.bytes + place, &header, sizeof header);
             operation.started = true;
             out.head += unit;
@@ -329,12 +354,13 @@ bool Channel::write(Outbound& out, Operation& operation) {
     return operation.started && operation.moved == total;
 }
 
-// Decide where an arriving message goes, of which `length` bytes are there already: into the oldest receive that
-// matches it, or else into a store. If there is no memory for that, nothing changes.
+// Decide where an arriving message goes, of which `length` bytes are there already: into the oldest matching receive,
+// or else into a store. If there is no memory for that, nothing changes.
 void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefix, uint64_t length) {
     uint64_t total = header.elements * size_of(static_cast<DType>(header.dtype));
-    auto found = std::find_if(posted_.begin(), posted_.end(),
-                              [&](Operation* receive) { return matches(*receive, in.source, header.tag); });
+    auto found = std::find_if(posted_.begin(), posted_.end(), [&](Operation* receive) {
+        return !probes(*receive) && matches(*receive, in.source, header);
+    });
     Operation* into = nullptr;
     Stored* stored = nullptr;
     if (found == posted_.end()) {
@@ -346,6 +372,7 @@ void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefi
         stored = &*place;
     } else {
         into = *found;
+        if (takes(*into)) into->own.reset(new char[total]);
         posted_.erase(found);
         if (!accept(*into, in.source, header)) into = nullptr;
     }
@@ -357,6 +384,43 @@ void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefi
     in.got = length;
     in.into = into;
     in.stored = stored;
+    if (!stored) return acknowledge(in.source, in.header);
+    auto waits = [&](Operation* probe) { return probes(*probe) && matches(*probe, in.source, header); };
+    for (auto probe = std::find_if(posted_.begin(), posted_.end(), waits); probe != posted_.end();
+         probe = std::find_if(posted_.begin(), posted_.end(), waits)) {
+        Operation& told = **probe;
+        posted_.erase(probe);
+        told.message = {in.source, header.tag, header.elements};
+        finish(told);
+    }
+}
+
+// A receive has taken a message: its sender is to know, if it asked for that. Once, also if the receive is given up.
+void Channel::acknowledge(uint32_t source, MessageHeader& header) {
+    if (header.asks) owed_.push_back({source, header.tag, 0});
+    header.asks = 0;
+}
+
+// Not while a message is being settled: the acknowledgement of a message to this rank itself is one that arrives here.
+void Channel::send_owed() {
+    for (const Message& message : std::exchange(owed_, {})) {
+        auto reply = std::make_unique<Operation>();
+        reply->peer = message.source;
+        reply->tag = message.tag;
+        reply->context = acknowledgements;
+        Outbound& out = outbound_[message.source];
+        if (message.source == rank_) {
+            post_send(*reply);
+        } else if (!out.cut && (!out.queue.empty() || !write(out, *reply))) {
+            reply->copy.reset(new char[1]);  // the channel owns it
+            reply->background = true;
+            out.queue.push_back(reply.get());
+            rest_.push_back(std::move(reply));
+            ++queued_;
+            ++background_;
+            call_helper();
+        }
+    }
 }
 
 void Channel::finish_arrival(Inbound& in) {
@@ -367,16 +431,21 @@ void Channel::finish_arrival(Inbound& in) {
     in.arriving = false;
 }
 
-// Whether a message may go into the array of a receive; if not, the receive ends with an error, and the message is
-// lost.
+// True if a message fits the array of a receive; if not, the receive ends with an error, and the message is lost.
 bool Channel::accept(Operation& operation, uint32_t source, const MessageHeader& header) {
     operation.message = {source, header.tag, header.elements};
+    if (takes(operation)) {
+        operation.dtype = static_cast<DType>(header.dtype);
+        operation.elements = header.elements;
+        operation.data = operation.own.get();
+        return true;
+    }
     auto dtype = static_cast<DType>(header.dtype);
     if (dtype == operation.dtype && header.elements <= operation.elements) return true;
     operation.error.emplace(
-        Fault::mismatch, name_of(operation) + ": " + rank_named(source) + " sent " + what(dtype, header.elements) +
-                             " with tag " + std::to_string(header.tag) + ", " + rank_named(rank_) + " has room for " +
-                             what(operation.dtype, operation.elements) + where());
+        Fault::mismatch,
+        joined({name_of(operation), ": rank ", source, " sent ", what(dtype, header.elements), " with tag ", header.tag,
+                ", rank ", rank_, " has room for ", what(operation.dtype, operation.elements), where()}));
     finish(operation);
     return false;
 }

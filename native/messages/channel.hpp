@@ -9,6 +9,10 @@
 // Everything that a rank can wait for (bytes in one of its rings, room in a peer's ring) is announced by its own bell.
 // The bell is only rung for a sleeping thread: while both sides are awake, a message costs its own bytes and one store
 // to `head`.
+//
+// A message belongs to a context, and only a receive of the same context takes it: the messages of a program never meet
+// those that are sent on its behalf. A sender may ask for an acknowledgement, which the receiver's channel sends in a
+// context of its own as soon as a receive takes the message.
 #pragma once
 
 #include <atomic>
@@ -25,8 +29,8 @@
 #include <vector>
 
 #include "kernels/dtypes.hpp"
+#include "peers/blame.hpp"
 #include "shared/arena.hpp"
-#include "shared/blame.hpp"
 #include "shared/errors.hpp"
 #include "shared/first_error.hpp"
 #include "shared/layout.hpp"
@@ -37,6 +41,7 @@ namespace allfold {
 inline constexpr int64_t any_source = INT64_MIN;  // not -1, which could be a wrongly computed rank
 inline constexpr int64_t any_tag = -1;
 inline constexpr int64_t highest_tag = INT32_MAX;
+inline constexpr uint8_t acknowledgements = 255;  // a context
 
 // The two ends of one ring, counted in bytes over all time. Both are multiples of a header.
 struct Ring {
@@ -47,7 +52,9 @@ struct Ring {
 struct MessageHeader {
     uint64_t elements = 0;
     int32_t tag = 0;
-    uint8_t dtype = 0, unused[3] = {};
+    uint8_t dtype = 0, context = 0;
+    uint8_t asks = 0;  // 1: for an acknowledgement
+    uint8_t unused = 0;
 };
 static_assert(sizeof(MessageHeader) == 16);
 
@@ -59,12 +66,16 @@ struct Message {
 
 // One message to send or to receive. It and its array belong to the channel from run() or start() until it is done.
 struct Operation {
-    enum class Kind : uint8_t { send, receive };
+    // A probe ends when there is a message for it, and leaves the message there. A take receives a message of any type
+    // and length, into memory of its own.
+    enum class Kind : uint8_t { send, receive, probe, take };
 
     Kind kind = Kind::send;
     DType dtype = DType::uint8;
     int64_t peer = 0;  // or any_source
     int64_t tag = 0;   // or any_tag
+    uint8_t context = 0;
+    bool asks = false;  // a send: for an acknowledgement
     char* data = nullptr;
     uint64_t elements = 0;
 
@@ -74,6 +85,8 @@ struct Operation {
     Message message;       // what was received
     std::optional<EngineError> error;
     std::unique_ptr<char[]> copy;  // a copy of the array, if its owner did not wait for the end
+    std::unique_ptr<char[]> own;   // what a take has received
+    bool withdrawn = false;
     // Release, as the last access: a thread that acquires it sees the array and the fields above, and may free the
     // operation.
     std::atomic<bool> done = false;
@@ -100,13 +113,16 @@ class Channel {
     // Sends or receives. A send returns when its array may be used again, that is when all of it is in the ring.
     Message run(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
 
-    // The same in the background. wait() throws at the timeout, and the operation goes on.
+    // The same in the background. wait() throws at the timeout, and the operation continues.
     void start(Operation& operation);
     Message wait(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
     bool done(Operation& operation);
 
-    // Whether a message has come that nobody has asked for, and that a receive with this source and tag would take.
-    bool probe(int64_t source, int64_t tag);
+    // The message that a receive with this source and tag would take, if one has arrived.
+    std::optional<Message> probe(int64_t source, int64_t tag, uint8_t context);
+
+    // Ends an operation of which nothing has been sent or received yet; false if it is too late for that.
+    bool withdraw(Operation& operation);
 
     // Ends the helper thread, and ends all unfinished operations with an error.
     void close();
@@ -132,6 +148,8 @@ class Channel {
     void settle(Inbound& in, const MessageHeader& header, const char* prefix, uint64_t length);
     void finish_arrival(Inbound& in);
     bool accept(Operation& operation, uint32_t source, const MessageHeader& header);
+    void acknowledge(uint32_t source, MessageHeader& header);
+    void send_owed();
     void finish(Operation& operation);
     void cancel(Operation& operation);
     void adopt_rest(Outbound& out, Operation& operation);
@@ -158,15 +176,16 @@ class Channel {
     Patience patience_;
     Crowd crowd_;
     uint64_t ring_bytes_;
-    uint64_t piece_bytes_;  // what is copied before the other side hears of it: a part of the ring, so that both work
+    uint64_t piece_bytes_;  // copied before the other side is told: a part of the ring, so that both work
                             // at once
 
     std::mutex mutex_;  // over everything below
     std::vector<Inbound> inbound_;
     std::vector<Outbound> outbound_;
-    std::deque<Operation*> posted_;               // receives that no message has come for, oldest first
-    std::list<Stored> stored_;                    // messages that nobody had asked for, oldest first
-    std::list<std::unique_ptr<Operation>> rest_;  // sends whose owner gave up in the middle
+    std::deque<Operation*> posted_;               // receives without a message yet, oldest first
+    std::list<Stored> stored_;                    // messages that arrived before their receive, oldest first
+    std::list<std::unique_ptr<Operation>> rest_;  // the remainders of sends that were given up halfway
+    std::vector<Message> owed_;                   // messages whose acknowledgements are still to be sent
     uint32_t queued_ = 0;                         // sends that are not in their ring yet
     uint32_t background_ = 0;                     // operations that a helper may have to drive
     bool closed_ = false;

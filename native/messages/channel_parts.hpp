@@ -1,10 +1,11 @@
-// What the two files of the channel share: moving bytes (channel.cpp) and waiting (channel_wait.cpp).
+// Shared by the two files of the channel: moving bytes (channel.cpp) and waiting (channel_wait.cpp).
 #pragma once
 
 #include <algorithm>
 #include <bit>
 
 #include "messages/channel.hpp"
+#include "shared/text.hpp"
 
 namespace allfold {
 
@@ -18,7 +19,7 @@ inline constexpr uint64_t unit = sizeof(MessageHeader);
 
 inline uint64_t whole_units(uint64_t bytes) { return (bytes + unit - 1) / unit * unit; }
 
-// A megabyte for all rings together, but at least a page for each; more than 256 KiB for one makes nothing faster.
+// A megabyte for all rings together, but at least a page for each; more than 256 KiB for one gains nothing.
 inline constexpr uint64_t all_rings_bytes = 1 << 20, least_ring_bytes = page;
 inline constexpr uint64_t ring_bytes_for(uint32_t ranks) {
     return std::bit_floor(std::clamp<uint64_t>(all_rings_bytes / ranks, least_ring_bytes, 256 << 10));
@@ -38,28 +39,37 @@ inline void ring_bell(Counter& bell) {
     wake_all(bell.value);
 }
 
-inline bool matches(const Operation& receive, uint32_t source, int32_t tag) {
-    return (receive.peer == any_source || receive.peer == source) && (receive.tag == any_tag || receive.tag == tag);
+inline bool matches(const Operation& receive, uint32_t source, const MessageHeader& header) {
+    return (receive.peer == any_source || receive.peer == source) &&
+           (receive.tag == any_tag || receive.tag == header.tag) && receive.context == header.context;
 }
 
 inline bool sends(const Operation& operation) { return operation.kind == Operation::Kind::send; }
 
+inline bool probes(const Operation& operation) { return operation.kind == Operation::Kind::probe; }
+inline bool takes(const Operation& operation) { return operation.kind == Operation::Kind::take; }
+
 inline std::string name_of(const Operation& operation) {
-    return std::string(operation.background ? "i" : "") + (sends(operation) ? "send" : "recv");
+    const char* name = sends(operation) ? "send" : probes(operation) ? "probe" : "recv";
+    return joined({operation.background ? "i" : "", name});
 }
 
-inline std::string what(DType dtype, uint64_t elements) {
-    return std::string(name_of(dtype)) + "[" + std::to_string(elements) + "]";
+inline MessageHeader header_of(const Operation& send) {
+    return {.elements = send.elements,
+            .tag = static_cast<int32_t>(send.tag),
+            .dtype = static_cast<uint8_t>(send.dtype),
+            .context = send.context,
+            .asks = send.asks};
 }
 
-inline std::string rank_named(uint64_t rank) { return "rank " + std::to_string(rank); }
+inline std::string what(DType dtype, uint64_t elements) { return joined({name_of(dtype), "[", elements, "]"}); }
 
 struct Channel::Inbound {
     uint32_t source = 0;
     Ring* ends = nullptr;
     const char* bytes = nullptr;
     uint64_t taken = 0;
-    // The message that is arriving: into a receive's array, or a store; or into neither, when it was refused.
+    // The message that is arriving: into a receive's array, or a store; or into neither, if it was rejected.
     bool arriving = false;
     MessageHeader header;
     uint64_t total = 0, got = 0;

@@ -1,4 +1,4 @@
-// Waiting for messages, and what can go wrong meanwhile.
+// Waiting for messages, and failures meanwhile.
 #include <pthread.h>
 #include <signal.h>
 
@@ -8,8 +8,9 @@
 
 #include "messages/channel.hpp"
 #include "messages/channel_parts.hpp"
-#include "shared/blame.hpp"
-#include "shared/peers.hpp"
+#include "peers/blame.hpp"
+#include "peers/peers.hpp"
+#include "shared/text.hpp"
 
 namespace allfold {
 
@@ -34,7 +35,7 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
         if (moved) {
             idle = 0;
             yields.restart();
-            if (++busy % 256 != 0) continue;  // messages for others may come without end
+            if (++busy % 256 != 0) continue;  // messages for other operations may never stop arriving
         } else if (idle < patience_.looks) {
             ++idle;
             relax();
@@ -141,7 +142,7 @@ void Channel::help_while_needed(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-// End background operations that wait for a rank that is gone.
+// End background operations that wait for a lost rank.
 void Channel::end_lost(const std::vector<State>& states) {
     auto lost = [&] {
         std::vector<Operation*> found;
@@ -191,7 +192,7 @@ std::vector<Channel::State> Channel::check_peers(const Operation* operation) con
 
 std::optional<EngineError> Channel::find_loss(const Operation& operation, const std::vector<State>& states) const {
     const std::string name = name_of(operation) + ": ";
-    auto lost = [&](const std::string& text) { return EngineError(Fault::rank_lost, name + text + where()); };
+    auto lost = [&](const std::string& text) { return EngineError(Fault::rank_lost, joined({name, text, where()})); };
     auto blame = [&](uint32_t peer) {
         blame_.lost(peer);
         return lost(blame_.sentence({peer}));
@@ -205,12 +206,12 @@ std::optional<EngineError> Channel::find_loss(const Operation& operation, const 
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
         if (peer == rank_) continue;
         alone = alone && states[peer] != State::present;
-        // From any rank: a rank that died may be the one that should have sent the message. A rank that closed has sent
-        // everything that it wanted to send.
+        // A receive from any rank: a rank that died may be the one that should have sent the message. A rank that
+        // closed has sent everything that it wanted to send.
         if (states[peer] == State::gone && (operation.peer == peer || operation.peer == any_source)) return blame(peer);
         if (states[peer] == State::left && operation.peer == peer) return blame(peer);
     }
-    // Last: a rank gives up because of another one, and that one should be named.
+    // Last: a rank gives up because of another one, which should be named instead.
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
         if (peer != rank_ && states[peer] == State::gave_up) return blame(peer);
     }
@@ -221,19 +222,16 @@ std::optional<EngineError> Channel::find_loss(const Operation& operation, const 
 EngineError Channel::timed_out(const Operation& operation, Clock::duration timeout) const {
     char within[48];
     std::snprintf(within, sizeof within, " within %g s", std::chrono::duration<double>(timeout).count());
-    std::string peer = operation.peer == any_source ? "any rank" : rank_named(static_cast<uint64_t>(operation.peer));
-    std::string tag = operation.tag == any_tag ? " with any tag" : " with tag " + std::to_string(operation.tag);
+    std::string peer = operation.peer == any_source ? "any rank" : joined({"rank ", operation.peer});
+    std::string tag = operation.tag == any_tag ? " with any tag" : joined({" with tag ", operation.tag});
     std::string text = name_of(operation) + ": ";
-    auto part = [](uint64_t some, uint64_t all) {
-        return std::to_string(some) + " of " + std::to_string(all) + " bytes";
-    };
+    auto part = [](uint64_t some, uint64_t all) { return joined({some, " of ", all, " bytes"}); };
     if (sends(operation)) {
         bool begun = operation.started;
-        text += peer + " took " +
-                (begun ? "only " + part(operation.moved, operation.bytes()) + " of " : "nothing of ") +
-                what(operation.dtype, operation.elements) + tag + within;
+        text += joined({peer, " took ", begun ? joined({"only ", part(operation.moved, operation.bytes())}) : "nothing",
+                        " of ", what(operation.dtype, operation.elements), tag, within});
         if (operation.background)
-            text += "; it goes on";
+            text += "; it continues";
         else
             text += begun ? "; the rest follows as soon as it does" : "; it was not sent";
         return EngineError(Fault::timeout, text + where());
@@ -241,19 +239,20 @@ EngineError Channel::timed_out(const Operation& operation, Clock::duration timeo
     auto arriving =
         std::find_if(inbound_.begin(), inbound_.end(), [&](const Inbound& in) { return in.into == &operation; });
     if (arriving != inbound_.end())
-        text += "only " + part(arriving->got, arriving->total) + " came from " + rank_named(arriving->source) + tag +
-                within;
+        text += joined(
+            {"only ", part(arriving->got, arriving->total), " arrived from rank ", arriving->source, tag, within});
     else
-        text += "nothing came from " + peer + tag + within;
+        text += joined({"nothing arrived from ", peer, tag, within});
     // In most cases the message is there, with another tag or from another rank.
     size_t named = 0;
     for (const Stored& stored : stored_) {
+        if (stored.header.context != operation.context) continue;
         if (named++ == 3) break;
-        text += (named == 1 ? "; what did come: " : ", ") +
-                what(static_cast<DType>(stored.header.dtype), stored.header.elements) + " from " +
-                rank_named(stored.source) + " with tag " + std::to_string(stored.header.tag);
+        text += joined({named == 1 ? "; these did arrive: " : ", ",
+                        what(static_cast<DType>(stored.header.dtype), stored.header.elements), " from rank ",
+                        stored.source, " with tag ", stored.header.tag});
     }
-    if (stored_.size() > 3) text += " and " + std::to_string(stored_.size() - 3) + " more";
+    if (named > 3) text += " and more";
     return EngineError(Fault::timeout, text + where());
 }
 

@@ -1,4 +1,4 @@
-// Which accesses to memory must be ordered: those of different ranks to the same place, one of them a write.
+// The accesses to memory that must be ordered: those of different ranks to the same place, one of them a write.
 #pragma once
 
 #include <cstdint>

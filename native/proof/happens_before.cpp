@@ -28,11 +28,11 @@ struct Step {
     int32_t done;  // how many instructions its rank has done after it
     int32_t round;
     int32_t waits;  // where its waits begin
-    int32_t slot;   // where its clock is kept for those who wait for it; -1 if nobody does
+    int32_t slot;   // where its clock is kept for the instructions that wait for it; -1 if there are none
 };
 
-// All instructions, round by round. The rows of one round lie far apart, and they are gone through several times: so
-// what is asked of them is put side by side here, once.
+// All instructions, round by round. The rows of one round are far apart in memory and are read several times, so their
+// facts are copied here once, next to each other.
 struct Plan {
     // A clock is kept until the last wait for it, of those that come at most `horizon` rounds later.
     Plan(const Programs& programs, const int64_t* when, int64_t horizon)
@@ -108,7 +108,7 @@ std::vector<uint8_t> needed(const Programs& programs, const int64_t* when, int64
             Count* clock = known.data() + step.rank * ranks;
             waits.resize(plan.steps[at + 1].waits - step.waits);
             std::iota(waits.begin(), waits.end(), step.waits);
-            // In a round of many waits the latest come first: what they imply need not be asked for.
+            // In a round of many waits the latest come first: waits that they imply need not be looked at.
             if (many)
                 std::stable_sort(waits.begin(), waits.end(), [&](int32_t one, int32_t other) {
                     return plan.steps[plan.awaited[one]].round > plan.steps[plan.awaited[other]].round;
@@ -127,7 +127,7 @@ std::vector<uint8_t> needed(const Programs& programs, const int64_t* when, int64
     return result;
 }
 
-// The pairs to look at after each step, side by side as well.
+// The pairs to check after each step, next to each other as well.
 struct Pairs {
     struct Pair {
         int32_t rank, done;  // of the earlier instruction
@@ -200,7 +200,7 @@ void check_ranges(const Programs& programs) {
         right = peer >= 0 && peer < programs.ranks && count >= 1 &&
                 count <= programs.starts[peer + 1] - programs.starts[peer];
     }
-    if (!right) throw EngineError(Fault::usage, "waits are for instructions that there are not");
+    if (!right) throw EngineError(Fault::usage, "waits for instructions that do not exist");
 }
 
 std::vector<int64_t> rounds(const Programs& programs) {

@@ -1,4 +1,4 @@
-// Happens-before between the instructions of all ranks: what src/allfold/programs/happens_before.py asks.
+// Happens-before between the instructions of all ranks, for src/allfold/programs/happens_before.py.
 //
 // An instruction's clock says, for every rank, how many of its instructions are known to be done before it: those
 // before it in its own program, and, through each wait, all that the awaited instruction knew.
@@ -27,16 +27,16 @@ struct Programs {
 // Throws unless all of that is in range, so that nothing below reads outside the arrays.
 void check_ranges(const Programs& programs);
 
-// By row: the round in which it runs, if everybody runs as soon as it can; -1 if it never does.
+// By row: the round in which it runs, if all ranks run as soon as they can; -1 if it never does.
 std::vector<int64_t> rounds(const Programs& programs);
 
-// By wait: whether it tells anything that the waits before it have not told. A clock is remembered for `horizon`
-// rounds; a wait for an older instruction only tells that this instruction is done. So some waits may be called needed
-// that are not, but none is wrongly called implied. All rows must have a round.
+// By wait: true if it adds anything to what the waits before it imply. A clock is kept for `horizon` rounds; a wait for
+// an older instruction implies only that this instruction is done. So some waits may be called needed that are not, but
+// none is wrongly called implied. All rows must have a round.
 std::vector<uint8_t> needed_waits(const Programs& programs, const int64_t* when, int64_t horizon);
 
-// The pair (earlier, later) that nothing orders, of those with the first round of `later` the first one; -1 if there
-// is none. All rows must have a round.
+// The first pair (earlier, later) that nothing orders, by the round of `later`; -1 if there is none. All rows must have
+// a round.
 int64_t first_unordered(const Programs& programs, const int64_t* when, const int64_t* earlier, const int64_t* later,
                         int64_t pairs);
 

@@ -1,11 +1,11 @@
-// The hashes of expressions, as in src/allfold/symbolic.py: the proof compares what both make of the same expressions.
+// The hashes of expressions, as in src/allfold/symbolic.py: the proof compares the hashes that both compute.
 #pragma once
 
 #include <cstdint>
 
 namespace allfold::proof {
 
-// Of a pair; tells (a, b) from (b, a), and ((a, b), c) from (a, (b, c)).
+// The hash of a pair; it differs for (a, b) and (b, a), and for ((a, b), c) and (a, (b, c)).
 inline uint64_t combined(uint64_t left, uint64_t right) {
     const uint64_t value = (left ^ left >> 29) * 0x9E3779B97F4A7C15u + (right ^ right >> 32) * 0xC2B2AE3D27D4EB4Fu + 1;
     return value ^ value >> 31;

@@ -1,8 +1,7 @@
-// Sorting by whole numbers that are not negative, without comparing them.
+// Sorting by non-negative whole numbers, without comparisons.
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -47,23 +46,7 @@ void sort_by_bits(std::vector<Item>& items, int low, int high) {
     }
 }
 
-template <typename Item>
-std::vector<int64_t> order_as(const int64_t* key, int64_t count, int below, int bits) {
-    std::vector<Item> items(count);
-    for (int64_t i = 0; i < count; ++i) items[i] = static_cast<Item>(key[i]) << below | static_cast<Item>(i);
-    sort_by_bits(items, below, bits);
-    std::vector<int64_t> positions(count);
-    for (int64_t i = 0; i < count; ++i) positions[i] = static_cast<int64_t>(items[i] & ((Item{1} << below) - 1));
-    return positions;
-}
-
-// The positions of the keys in their order; equal ones keep theirs. Each key takes its position along in its low bits.
-inline std::vector<int64_t> order(const int64_t* key, int64_t count) {
-    uint64_t highest = 0;
-    for (int64_t i = 0; i < count; ++i) highest |= static_cast<uint64_t>(key[i]);
-    const auto below = static_cast<int>(std::bit_width(static_cast<uint64_t>(count)));
-    const int bits = below + static_cast<int>(std::bit_width(highest));
-    return bits <= 64 ? order_as<uint64_t>(key, count, below, bits) : order_as<Wide>(key, count, below, bits);
-}
+// The positions of the keys in sorted order; equal keys keep their order. Each key has its position in its low bits.
+std::vector<int64_t> order(const int64_t* key, int64_t count);
 
 }  // namespace allfold::proof

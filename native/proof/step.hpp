@@ -1,4 +1,4 @@
-// One step of a schedule: which folds its moves make, or what makes no sense among them.
+// One step of a schedule: the folds that its moves make, or the move that makes no sense.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct Holding {
 enum class Senseless : int { nothing, takes_nothing, two_writes, reduces_into_nothing };
 
 // As `Folds` of symbolic.py: the copies, in the order of the moves, then the reductions by target, each with what is
-// there among its operands, by the lowest rank that has contributed. `at`: the move or the cell that makes no sense.
+// there among its operands, ordered by the lowest rank that has contributed. `at`: the move or cell that makes no
+// sense.
 struct StepFolds {
     Senseless wrong = Senseless::nothing;
     int64_t at = -1;

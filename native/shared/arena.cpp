@@ -16,7 +16,7 @@
 
 #include "shared/directory.hpp"
 #include "shared/errors.hpp"
-#include "shared/peers.hpp"
+#include "shared/text.hpp"
 
 namespace allfold {
 
@@ -47,7 +47,7 @@ void watch_forks() {
 }
 
 [[noreturn]] void fail(const std::string& what) {
-    throw EngineError(Fault::memory, "shared memory: " + what + ": " + std::strerror(errno));
+    throw EngineError(Fault::memory, joined({"shared memory: ", what, ": ", std::strerror(errno)}));
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ Arena::Arena(size_t bytes) : size_(std::max(whole_pages(bytes), directory_bytes 
         int error = errno;
         close(descriptor_);
         errno = error;
-        fail("no room for " + std::to_string(size_) + " bytes");
+        fail(joined({"no room for ", size_, " bytes"}));
     }
     map();
     free_[directory_bytes] = size_ - directory_bytes;
@@ -106,8 +106,8 @@ void Arena::map() {
         int error = errno;
         close(descriptor_);
         errno = error;
-        fail("cannot map " + std::to_string(size_) +
-             " bytes (is RLIMIT_AS set? `ulimit -v` shows it; ALLFOLD_ARENA_BYTES=64M asks for less)");
+        fail(joined({"cannot map ", size_,
+                     " bytes (is RLIMIT_AS set? `ulimit -v` shows it; ALLFOLD_ARENA_BYTES=64M asks for less)"}));
     }
     base_ = static_cast<char*>(base);
     advise(0, size_);
@@ -137,9 +137,9 @@ Arena::~Arena() {
 void Arena::need_here(const char* name) const {
     if (is_here()) return;
     throw EngineError(Fault::usage,
-                      std::string(name) + ": this process was forked off rank process " + std::to_string(process_) +
-                          ", whose communicator it cannot use; make one in this process, or leave the call to " +
-                          "its parent");
+                      joined({name, ": this process was forked from rank process ", process_,
+                              " and cannot use its communicators; create one in this process, or make the call in the "
+                              "parent"}));
 }
 
 void Arena::lend_to_children(size_t offset) {
@@ -160,12 +160,12 @@ size_t Arena::allocate(size_t bytes) {
         used_[offset] = {bytes};
         return offset;
     }
-    throw EngineError(Fault::memory, "shared memory: no room for " + std::to_string(bytes) + " bytes; the arena has " +
-                                         std::to_string(size_) + " in all (ALLFOLD_ARENA_BYTES sets that)");
+    throw EngineError(Fault::memory, joined({"shared memory: no room for ", bytes, " bytes; the arena has ", size_,
+                                             " in all (ALLFOLD_ARENA_BYTES sets that)"}));
 }
 
 void Arena::release(size_t offset) {
-    if (!is_here()) return;  // the parent goes on using it
+    if (!is_here()) return;  // the parent still uses it
     std::lock_guard lock(mutex_);
     auto found = used_.find(offset);
     if (found == used_.end() || !found->second.is_owned) return;
@@ -174,8 +174,8 @@ void Arena::release(size_t offset) {
     std::vector<size_t> quarantined;
     for (auto one = first; one != last; ++one) quarantined.push_back(one->second);
     quarantined_.erase(first, last);
-    // Where the owner had pages of its own, the shared ones come back. If they do not, the allocation is never used
-    // again.
+    // Where the owner had pages of its own, the shared ones are mapped again. If that fails, the allocation is never
+    // reused.
     for (auto taken = taken_back_.lower_bound(offset);
          taken != taken_back_.end() && taken->first < offset + found->second.bytes;) {
         auto [begin, bytes] = *taken;
@@ -196,7 +196,7 @@ void Arena::drop_claim(std::map<size_t, Allocation>::iterator allocation) {
     if (--allocation->second.claims > 0) return;
     size_t offset = allocation->first, length = allocation->second.bytes;
     used_.erase(allocation);
-    // Return the pages to the system at once; they are zero when they are used again.
+    // Return the pages to the system at once; they are zero when they are reused.
     fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(length));
     auto next = free_.lower_bound(offset);
@@ -229,7 +229,7 @@ bool Arena::take_back(void* pointer, size_t bytes) {
     void* copy = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) return false;
     std::memcpy(copy, base_ + begin, end - begin);
-    // The kernel exchanges the mapping at once: no other thread finds these addresses without memory.
+    // The kernel replaces the mapping atomically: no other thread finds these addresses unmapped.
     if (mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + begin) == MAP_FAILED) {
         munmap(copy, end - begin);
         return false;

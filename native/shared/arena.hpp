@@ -20,7 +20,7 @@ inline constexpr size_t whole_pages(size_t bytes) { return (bytes + page - 1) / 
 
 class Arena {
   public:
-    explicit Arena(size_t bytes);         // one's own
+    explicit Arena(size_t bytes);         // this process's own
     Arena(int descriptor, size_t bytes);  // a peer's; takes the descriptor
     ~Arena();
     Arena(const Arena&) = delete;
@@ -41,24 +41,23 @@ class Arena {
     // parent.
     void lend_to_children(size_t offset);
 
-    // Whether this process made it: then its addresses are valid here.
+    // True if this process created it: then its addresses are valid here.
     bool is_own() const { return is_own_; }
-    // Whether the number of the owner's process means the same here: both are in the same PID namespace, and /proc
-    // shows it.
+    // True if the owner's PID means the same process here: both are in the same PID namespace, and /proc shows it.
     bool sees_owner() const { return sees_owner_; }
 
     // False in a child forked from the process that owns this arena: most of it is not mapped there.
     bool is_here() const { return forks_ == forks(); }
-    // Throws if it is not; the error names this call.
+    // Throws in such a child; the error names this call.
     void need_here(const char* name) const;
 
     Directory& directory() const { return *reinterpret_cast<Directory*>(base_); }
     char* at(size_t offset) const { return base_ + offset; }
-    // Whether these bytes are in the arena, where peers see them.
+    // True if these bytes are in the arena, where peers can access them.
     bool holds(const void* pointer, size_t bytes) const {
         auto address = reinterpret_cast<uintptr_t>(pointer), start = reinterpret_cast<uintptr_t>(base_);
         bool inside = address >= start && address - start <= size_ && bytes <= size_ - (address - start);
-        // Relaxed: the thread that took an array back is the one that gave it to its owner again.
+        // Relaxed: the thread that took an array back is the one that returned it to its owner.
         if (inside && has_taken_back_.load(std::memory_order_relaxed)) [[unlikely]]
             return !is_taken_back(address - start, bytes);
         return inside;

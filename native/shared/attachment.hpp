@@ -1,4 +1,4 @@
-// When the memory of a group may be used for something else: once no rank can touch it any more.
+// Decides when the memory of a group may be reused: once no rank can access it.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "peers/blame.hpp"
+#include "peers/peers.hpp"
 #include "shared/arena.hpp"
-#include "shared/blame.hpp"
 #include "shared/layout.hpp"
-#include "shared/peers.hpp"
 
 namespace allfold {
 
 // One rank's permission to touch the memory of a group: posts, work areas and inboxes of all its ranks. Everything that
 // touches it holds this, so its end comes after the last access. The end is marked in the post of every rank, not in
-// this rank's own: each owner then looks at its own post only, which nobody but itself frees.
+// this rank's own: each owner then reads only its own post, which no other rank frees.
 class Attachment {
   public:
     struct Member {
@@ -33,7 +33,7 @@ class Attachment {
     }
     Attachment(const Attachment&) = delete;
 
-    // Whether `rank` no longer touches the memory that the owner of this post has lent to the group: it has marked
+    // True if `rank` no longer touches the memory that the owner of this post has lent to the group: it has marked
     // that, or its process has ended.
     static bool has_ended(const Post& post, uint32_t rank, const Arena& arena_of_rank) {
         // Acquire: pairs with the release in the destructor.

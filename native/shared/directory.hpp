@@ -1,5 +1,5 @@
-// The first pages of every arena: what is in it, for peers that ask and for `allfold doctor`, which inspects it from
-// outside.
+// The first pages of every arena: a directory of its contents, for peers and for `allfold doctor`, which inspects it
+// from outside.
 #pragma once
 
 #include <cstring>
@@ -22,13 +22,13 @@ struct Entry {
 struct Directory {
     std::atomic<uint64_t> magic;
     std::atomic<int32_t> process;         // as its owner sees it: another PID namespace has another number for it
-    std::atomic<uint64_t> pid_namespace;  // of the owner; 0: it does not know
-    std::atomic<uint32_t> locked;         // the owner holds the lock that shows that it lives: see Arena::lock_it
+    std::atomic<uint64_t> pid_namespace;  // of the owner; 0: unknown
+    std::atomic<uint32_t> locked;         // the owner holds the lock that shows that it is alive: see Arena::lock_it
     std::atomic<uint64_t> identity;       // of this arena and no other
     std::atomic<uint64_t>
         lost;  // the identity of the rank that its owner lost last, in any communicator: see blame.hpp
-    // Asking the owner for its stack: a process that wants to know increments the question; a thread of the owner then
-    // writes the answer and sets its number to that of the question.
+    // Asking the owner for its stack: a process increments the question; a thread of the owner then writes the answer
+    // and sets its number to that of the question.
     std::atomic<uint32_t> answers;  // there is such a thread
     Counter question;
     Counter answer;

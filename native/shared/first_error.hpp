@@ -29,8 +29,9 @@ class FirstError {
             {
                 std::lock_guard lock(mutex_);
                 if (error_)
-                    throw EngineError(error_->fault, name + ": this communicator is broken by an earlier error: " +
-                                                         error_->what() + "; go on with shrink(), or make a new one");
+                    throw EngineError(error_->fault,
+                                      name + ": this communicator is broken by an earlier error: " + error_->what() +
+                                          "; continue with shrink(), or create a new one");
             }
             if (std::chrono::steady_clock::now() >= limit) return;
             timespec moment{0, 1000000};

@@ -9,8 +9,8 @@
 
 namespace allfold {
 
-// How many forks there are between this process and the one that loaded the extension. Objects made at another count
-// belong to another process. Relaxed: it changes in a child before anything else runs there.
+// The number of forks between this process and the one that loaded the extension. Objects made at another count belong
+// to another process. Relaxed: it changes in a child before anything else runs there.
 inline std::atomic<uint32_t> fork_count{0};
 
 // Registered when the extension is loaded, before all other handlers: a child runs them in the order of registration,

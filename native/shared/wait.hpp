@@ -32,7 +32,8 @@ struct Patience {
     uint32_t yields;
 
     static Patience for_ranks(uint32_t ranks);
-    // For ranks whose peers wait for another host: that takes long, and whoever moves the data may need the core.
+    // For ranks whose peers wait for another host: that takes long, and the thread that moves the data may need the
+    // core.
     static constexpr Patience for_wires() { return {200, 2}; }
 };
 
@@ -44,9 +45,9 @@ void sleep_on(std::atomic<uint64_t>& value, uint64_t seen, Clock::duration at_mo
 void wake_all(std::atomic<uint64_t>& value);
 void let_others_run();
 
-// Whether other programs keep the cores busy. A yield then lasts as long as they like to run, milliseconds, while a
+// Detects whether other programs keep the cores busy. A yield then lasts for their time slices, milliseconds, while a
 // rank that sleeps gets its core back when it is woken. A communicator that has seen several such yields sleeps at once
-// for a while, and then tries again.
+// for a while, and then tries yielding again.
 class Crowd {
   public:
     bool is_here() {
@@ -55,8 +56,8 @@ class Crowd {
         waits_.store(waits - 1, std::memory_order_relaxed);
         return true;
     }
-    // A yield has taken long, or not. A single long one may be that of a peer that works: only several of them among a
-    // few yields are a crowd.
+    // Record whether a yield has taken long. A single long one may be due to a peer that works: only several among a
+    // few yields show that the cores are busy.
     void yielded(bool long_one) {
         uint32_t seen = seen_.load(std::memory_order_relaxed);
         if (!long_one && seen == 0) return;
@@ -68,17 +69,17 @@ class Crowd {
 
   private:
     static constexpr uint32_t remembered = 1000, several = 2, among = 400;
-    // Threads of a rank may wait at the same time. Relaxed, and no read-modify-write: it orders nothing, and one wait
-    // more or less that is counted makes no difference.
+    // Threads of a rank may wait at the same time. Relaxed, and no read-modify-write: it orders nothing, and counting
+    // one wait more or less makes no difference.
     std::atomic<uint32_t> waits_{0}, seen_{0};
 };
 
-// The yields of one wait. Each may take as long as other processes like to run: on a busy machine hundreds of them
+// The yields of one wait. Each may take as long as other processes run: on a busy machine hundreds of them
 // would take seconds, in which a rank notices neither its timeout nor the loss of a peer. So they end after a while.
 class Yields {
   public:
     Yields(const Patience& patience, Crowd& crowd) : most_(crowd.is_here() ? 0 : patience.yields), crowd_(crowd) {}
-    // Let others run; false, and nothing else, when it is time to sleep.
+    // Let others run; returns false at once when it is time to sleep.
     bool once() {
         if (done_ >= most_) return false;
         ++done_;
@@ -118,13 +119,13 @@ inline void order_all([[maybe_unused]] std::atomic<uint32_t>& sleepers) {
 #endif
 }
 
-// Whether a thread that goes to sleep in this process lets the kernel run a fence in all threads that could wake it
+// True if a thread that goes to sleep in this process lets the kernel run a fence in all threads that could wake it
 // (membarrier). If that holds for all ranks, publishing needs no fence.
 bool sleepers_fence_for_all();
 void fence_for_all();
 
-// A fence between a store and a look at what others store: order_all(), or nothing but the compiler's order where those
-// others let the kernel run a fence here (`fenced_by_others`).
+// A fence between a store and a read of what others store: order_all(), or only the compiler's order where those others
+// let the kernel run a fence here (`fenced_by_others`).
 inline void order_before_look(std::atomic<uint32_t>& sleepers, bool fenced_by_others) {
 #if defined(__SANITIZE_THREAD__)
     fenced_by_others = false;  // ThreadSanitizer does not see what the kernel does

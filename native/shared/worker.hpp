@@ -7,9 +7,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <deque>
 #include <exception>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -47,10 +47,10 @@ class Worker {
     Worker()
         : thread_([this] {
               loop();
-              auto itself = std::move(itself_);  // whom nobody else owns any more, if there is one
+              auto itself = std::move(itself_);  // of a released worker, which nothing else owns
           }) {}
     ~Worker() {
-        if (!thread_.joinable()) return;  // it was let go
+        if (!thread_.joinable()) return;  // it was released by let_go()
         {
             std::lock_guard lock(mutex_);
             ends_ = true;
@@ -59,8 +59,8 @@ class Worker {
         thread_.join();
     }
 
-    // Let the worker end by itself, after its last job. `kept` lives until then. A job may do this, on the worker's own
-    // thread.
+    // Release the worker, which then ends by itself after its last job. `kept` lives until then. A job may call this,
+    // on the worker's own thread.
     static void let_go(std::unique_ptr<Worker> worker, std::shared_ptr<void> kept) {
         Worker& self = *worker;
         std::lock_guard lock(self.mutex_);
@@ -68,7 +68,7 @@ class Worker {
         self.itself_ = std::move(worker);
         self.ends_ = true;
         self.thread_.detach();
-        self.changed_.notify_all();  // with the lock held: without it the worker may be gone
+        self.changed_.notify_all();  // with the lock held: without it the worker may be destroyed already
     }
 
     std::shared_ptr<Ticket> submit(std::function<void()> job) {
@@ -96,7 +96,7 @@ class Worker {
         std::unique_lock lock(mutex_);
         while (true) {
             changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
-            if (jobs_.empty()) return;  // jobs submitted before the end are still done
+            if (jobs_.empty()) return;  // only now: jobs submitted before the end are still run
             auto [job, ticket] = std::move(jobs_.front());
             jobs_.pop_front();
             working_ = true;
@@ -121,7 +121,7 @@ class Worker {
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::deque<std::pair<std::function<void()>, std::shared_ptr<Ticket>>> jobs_;
+    std::list<std::pair<std::function<void()>, std::shared_ptr<Ticket>>> jobs_;
     bool working_ = false;
     bool ends_ = false;
     uint32_t forks_ = forks();

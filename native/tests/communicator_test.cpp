@@ -104,7 +104,7 @@ void ranks_that_disagree_hear_of_it() {
 void a_rank_that_does_not_come_is_named() {
     World world(2);
     std::vector<float> array(4);
-    expect_fault(Fault::timeout, "rank 1 did not come within 0.1 s", [&] { world.all_reduce(0, array, 100ms); });
+    expect_fault(Fault::timeout, "rank 1 did not arrive within 0.1 s", [&] { world.all_reduce(0, array, 100ms); });
 }
 
 void a_rank_that_left_is_named() {
@@ -137,6 +137,28 @@ void a_call_can_be_aborted_and_interrupted() {
     expect(interrupted, "an interrupt ends a wait");
 }
 
+// Rank 2 waits for rank 1, and is then held up itself, as by a thread that keeps the interpreter's lock. Rank 1 comes:
+// from then on everybody waits for rank 2, although it still seems to wait for rank 1.
+void a_rank_that_does_not_notice_the_end_of_its_wait_is_named() {
+    World world(3);
+    std::atomic<bool> is_held_up{false}, is_over{false};
+    run_ranks(3, [&](uint32_t rank) {
+        std::vector<float> array(300001);  // in several segments: none of them gets further than the slowest
+        auto held_up = [&] {
+            is_held_up = true;
+            while (!is_over) std::this_thread::yield();
+        };
+        while (rank == 1 && !is_held_up) std::this_thread::yield();
+        if (rank == 2) {
+            expect_fault(Fault::timeout, "rank 0 gave up", [&] { world.all_reduce(rank, array, 20s, held_up); });
+        } else {
+            expect_fault(Fault::timeout, "rank 2 arrived but did not do its part",
+                         [&] { world.all_reduce(rank, array, rank == 0 ? 500ms : 20s); });
+            if (rank == 1) is_over = true;
+        }
+    });
+}
+
 // Threads of one rank take turns; a thread that waits too long throws.
 void threads_of_one_rank_take_turns() {
     World world(2);
@@ -155,9 +177,9 @@ void threads_of_one_rank_take_turns() {
     });
     std::vector<float> array(4), another(4);
     std::thread waits(
-        [&] { expect_fault(Fault::timeout, "rank 1 did not come", [&] { world.all_reduce(0, array, 500ms); }); });
+        [&] { expect_fault(Fault::timeout, "rank 1 did not arrive", [&] { world.all_reduce(0, array, 500ms); }); });
     while (!world.communicators[0]->is_in_call()) std::this_thread::yield();
-    expect_fault(Fault::timeout, "another call of this rank was still under way",
+    expect_fault(Fault::timeout, "another call of this rank was still in progress",
                  [&] { world.all_reduce(0, another, 50ms); });
     waits.join();
 }
@@ -205,6 +227,7 @@ int main() {
     a_rank_that_does_not_come_is_named();
     a_rank_that_left_is_named();
     a_call_can_be_aborted_and_interrupted();
+    a_rank_that_does_not_notice_the_end_of_its_wait_is_named();
     threads_of_one_rank_take_turns();
     programs_that_lead_outside_are_refused();
     instructions_are_recorded();

@@ -18,26 +18,35 @@ struct Job {
     Job() = default;
     Job(const Job&) = delete;
 
-    // Sets everything in `call` but its timeout and its programs. `vouched`: see Array.
-    void set(Communicator& communicator, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
+    // The caller: this rank, of this many. User-defined operations check that `communicator` can still be used.
+    struct Caller {
+        Communicator& communicator;
+        uint32_t rank, size;
+    };
+
+    // Sets everything in `call` but its timeout and its programs. `op`: its number, or a user-defined one. `vouched`:
+    // see Array.
+    void set(const Caller& caller, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
              nb::handle dtype, bool vouched, nb::handle lengths);
-    // Once the call has its programs: where its chunks lie, if slices have lengths of their own.
+    // The number of a built-in operation by its name; an invalid object if there is none.
+    static nb::object number_of(nb::handle op);
+    // Once the call has its programs: the places of its chunks, if slices differ in length.
     void set_parts();
 
     Call call{};
-    Array input, output;
+    std::optional<Array> input, output;
     std::string algorithm, op_name;
     std::shared_ptr<Plan> plan;
-    // The lengths of the slices and their digest, if they have lengths of their own.
+    // The lengths of the slices and their digest, if they differ in length.
     std::vector<uint64_t> counts;
     uint32_t counts_digest = 0;
     std::optional<Parts> parts;
     nb::object function;    // a user-defined operation
-    bool is_taken = false;  // the arrays can be used as they lie; whatever is wrong from then on is an error
+    bool is_taken = false;  // the arrays can be used directly; anything wrong from then on is an error
 
   private:
-    uint64_t uneven(const Communicator& communicator, bool has_input, bool has_output) const;
-    uint64_t whole(Collective collective, uint64_t size, bool has_input, bool has_output) const;
+    uint64_t uneven(const Caller& caller) const;
+    uint64_t whole(uint64_t size) const;
     void set_op(Communicator& communicator, nb::handle op);
 };
 

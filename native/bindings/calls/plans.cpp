@@ -4,6 +4,7 @@
 
 #include "bindings/calls/program.hpp"
 #include "bindings/gil.hpp"
+#include "shared/text.hpp"
 
 namespace allfold {
 
@@ -66,8 +67,7 @@ std::shared_ptr<Plan> Plans::find(int collective, const std::string& algorithm, 
         for (auto& choices : choices_)
             for (Choice& choice : choices) choice.plans.assign(communicator_.size(), nullptr);
     }
-    auto& known = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root) + "/" +
-                         std::to_string(manner)];
+    auto& known = plans_[joined({collective, "/", algorithm, "/", root, "/", manner})];
     if (!known) known = std::make_shared<Plan>(collective, algorithm, root, manner);
     return known;
 }

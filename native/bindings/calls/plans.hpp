@@ -1,4 +1,4 @@
-// Which programs a call runs: those of the algorithm for its size. Python compiles them when they are first needed.
+// The programs of calls, by algorithm and size. Python compiles them when they are first needed.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,7 +19,7 @@ struct Plan {  // the programs of one algorithm, by memory mode; compiled when f
     int collective;
     std::string algorithm;
     int root;
-    uint32_t manner;  // of moving ordinary arrays: a number that the compiler in Python understands
+    uint32_t manner;  // how ordinary arrays are moved: a number for the compiler in Python
     std::shared_ptr<Program> programs[3];
 
     const Program* program(Memory memory) const { return programs[static_cast<size_t>(memory)].get(); }
@@ -42,6 +42,8 @@ class Plans {
     void forget(int collective, const std::string& algorithm);
     // All programs of all communicators have become stale: names may now mean other algorithms.
     static void forget_all() { ++generation; }
+    // A number that changes whenever that happens.
+    static uint64_t names() { return generation; }
 
     // Gives a call, whose size is known, its programs. They live as long as the plan that is returned. `algorithm` is
     // null where the engine chooses.

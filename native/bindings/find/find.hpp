@@ -1,4 +1,4 @@
-// How long work is interrupted, in the bindings of `allfold.find`.
+// Interrupting long computations, in the bindings of `allfold.find`.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@ std::vector<T> copied(const Column<const T>& array) {
     return {array.data(), array.data() + array.shape(0)};
 }
 
-// Runs without the interpreter's lock, until it is done, the time is over (then Stopped is thrown inside, and caught
-// here) or Ctrl-C is pressed (then that is raised).
+// Runs without the interpreter's lock, until it is done, the time is up (then Stopped is thrown inside, and caught
+// here) or Ctrl-C is pressed (which is raised).
 void run_interruptible(double seconds, const std::function<void(const find::Stop&)>& work);
 
-// The result, or none if the time was over.
+// The result, or none if time ran out.
 template <typename Work>
 auto interruptible(double seconds, Work work) {
     std::optional<decltype(work(find::Stop{}))> result;

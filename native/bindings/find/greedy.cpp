@@ -32,7 +32,7 @@ nb::object as_tuple(std::optional<find::Rounds> rounds) {
 
 // Where rounds start, and chunk, source and destination of all moves; None if time ran out.
 nb::object spread(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 9);
     const uint32_t ranks = next;
     const Column<const int32_t> source = next, destination = next;
     const Column<const int64_t> offsets = next;

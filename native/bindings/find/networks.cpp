@@ -1,4 +1,4 @@
-// What `allfold.find` needs in a hurry: cuts, trees and rounds of networks.
+// The inner loops of `allfold.find`: cuts, trees and rounds of networks.
 #include "bindings/find/find.hpp"
 
 #include <chrono>
@@ -69,7 +69,7 @@ Demand demand_of(int32_t vertices, const Column<const int32_t>& tail, const Colu
 }
 
 nb::object tightest_cut(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 7);
     const int32_t vertices = next;
     const Column<const int32_t> tail = next, head = next;
     const Column<const int64_t> capacity = next, weight = next;
@@ -84,7 +84,7 @@ nb::object tightest_cut(nb::args given) {
 }
 
 nb::object cuts_below(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 8);
     const int32_t vertices = next;
     const Column<const int32_t> tail = next, head = next;
     const Column<const int64_t> capacity = next, weight = next;
@@ -102,7 +102,7 @@ nb::object cuts_below(nb::args given) {
 }
 
 nb::object can_pack(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 6);
     const int32_t vertices = next;
     const Column<const int32_t> tail = next, head = next;
     const Column<const int64_t> capacity = next, wanted = next;
@@ -115,7 +115,7 @@ nb::object can_pack(nb::args given) {
 
 // Trees as rows: roots, how many of each, and the parents of all vertices; None if time ran out, no rows if none exist.
 nb::object pack_trees(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 8);
     const int32_t vertices = next;
     const Column<const int32_t> tail = next, head = next;
     const Column<const int64_t> capacity = next, wanted = next;
@@ -143,7 +143,7 @@ nb::object pack_trees(nb::args given) {
 }
 
 nb::object rounds_of(nb::args given) {
-    Arguments next(std::move(given));
+    Arguments next(std::move(given), 8);
     const int32_t vertices = next;
     const Column<const int32_t> tree = next, due = next, parent = next;
     const Column<const int64_t> offsets = next;

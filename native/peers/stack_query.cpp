@@ -1,4 +1,4 @@
-#include "shared/stack_query.hpp"
+#include "peers/stack_query.hpp"
 
 #include <algorithm>
 

@@ -1,0 +1,122 @@
+#include "islands/fronts.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "shared/errors.hpp"
+
+namespace allfold {
+
+namespace {
+
+constexpr int fronts_ahead = 2;  // receives that are posted before their calls
+
+}  // namespace
+
+Fronts::Fronts(Wire& wire, std::vector<int> peers, const Limits& limits)
+    : wire_(wire), peers_(std::move(peers)), limits_(limits), by_rank_(static_cast<size_t>(wire.size())) {
+    front_.resize(head() + limits_.along);
+    for (int peer : peers_)
+        for (int i = 0; i < fronts_ahead; ++i) post(peer, {std::vector<char>(head() + limits_.along)});
+}
+
+Fronts::~Fronts() {
+    auto leave = [&](WireTransfer* transfer) {
+        if (transfer) wire_.release(transfer);
+    };
+    for (Peer& peer : by_rank_) {
+        for (Room& room : peer.posted) leave(room.transfer);
+        for (Room& room : peer.following) leave(room.transfer);
+    }
+    for (auto* all : {&sent_, &long_sent_})
+        for (WireTransfer* transfer : *all) leave(transfer);
+}
+
+Fronts::Peer& Fronts::at(int peer) {
+    if (peer < 0 || peer >= wire_.size()) throw EngineError(Fault::usage, "a header from a rank that does not exist");
+    return by_rank_[static_cast<size_t>(peer)];
+}
+
+void Fronts::post(int peer, Room room) {
+    room.transfer = wire_.receive(peer, room.memory.data(), room.memory.size(), limits_.front_tag);
+    at(peer).posted.push_back(std::move(room));
+}
+
+void Fronts::post_following(int peer, Room room) {
+    room.transfer = wire_.receive(peer, room.memory.data(), room.memory.size(), limits_.long_tag);
+    at(peer).following.push_back(std::move(room));
+}
+
+void Fronts::await(Room& room, const Waiting& waiting) {
+    waiting.await(wire_, *room.transfer);
+    wire_.release(room.transfer);
+    room.transfer = nullptr;
+}
+
+void Fronts::await_all(std::vector<WireTransfer*>& transfers, const Waiting& waiting) {
+    while (!transfers.empty()) {
+        waiting.await(wire_, *transfers.back());
+        wire_.release(transfers.back());
+        transfers.pop_back();
+    }
+}
+
+void Fronts::send(const char* said, const char* data, size_t bytes, const Waiting& waiting) {
+    await_all(sent_, waiting);  // of the last call, which did not have to wait for them
+    std::memcpy(front_.data(), said, limits_.said);
+    const bool follows = bytes > limits_.along;
+    if (follows && bytes > limits_.most) throw EngineError(Fault::usage, "the data are too long to follow a header");
+    size_t size = head();
+    if (bytes && !follows) {
+        std::memcpy(front_.data() + size, data, bytes);
+        size += bytes;
+    }
+    for (int peer : peers_) sent_.push_back(wire_.send(peer, front_.data(), size, limits_.front_tag));
+    if (!follows) return;
+    for (int peer : peers_) {
+        if (at(peer).following.empty()) post_following(peer, {std::vector<char>(limits_.most)});
+        long_sent_.push_back(wire_.send(peer, data, bytes, limits_.long_tag));
+    }
+}
+
+const char* Fronts::receive(int peer, const Waiting& waiting) {
+    Peer& from = at(peer);
+    if (from.posted.empty()) post(peer, {std::vector<char>(head() + limits_.along)});
+    Room& room = from.posted.front();
+    await(room, waiting);
+    from.used.push_back(std::move(room));
+    from.posted.pop_front();
+    return from.used.back().memory.data();
+}
+
+void Fronts::check_same(const char* came, const char* said, int peer) const {
+    if (std::memcmp(came, said, limits_.digest) != 0) throw CallsDiffer{peer, std::string(came, limits_.said)};
+}
+
+const char* Fronts::data(const char* said, int peer, size_t bytes, const Waiting& waiting) {
+    if (bytes <= limits_.along) return said + head();
+    Peer& from = at(peer);
+    if (from.following.empty()) post_following(peer, {std::vector<char>(limits_.most)});
+    await(from.following.front(), waiting);
+    from.followed.push_back(std::move(from.following.front()));
+    from.following.pop_front();
+    return from.followed.back().memory.data();
+}
+
+void Fronts::sent(const Waiting& waiting) { await_all(long_sent_, waiting); }
+
+void Fronts::refill() {
+    for (int peer : peers_) {
+        Peer& from = at(peer);
+        while (!from.used.empty()) {
+            post(peer, std::move(from.used.back()));
+            from.used.pop_back();
+        }
+        while (!from.followed.empty()) {
+            post_following(peer, std::move(from.followed.back()));
+            from.followed.pop_back();
+        }
+    }
+}
+
+}  // namespace allfold

@@ -1,0 +1,82 @@
+// Fronts: the headers that the leaders of islands exchange in every call, with its signature and small data.
+//
+// The receives of the next headers are always posted, each long enough for the longest. So whatever calls ranks make, a
+// header is received as a header, and a small call crosses in one message. Longer data follow in a message of their
+// own.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "islands/waiting.hpp"
+#include "wire/wire.hpp"
+
+namespace allfold {
+
+// The leader of another island makes a different call: its header.
+struct CallsDiffer {
+    int peer;
+    std::string said;
+};
+
+class Fronts {
+  public:
+    struct Limits {
+        size_t said;  // bytes of a header: a digest of `digest` bytes, and the signature
+        size_t digest;
+        size_t along;  // at most this much data is sent in the same message
+        size_t most;   // at most this much follows in another one
+        uint32_t front_tag, long_tag;
+    };
+
+    // Posts the receives of the first headers. `wire` outlives it.
+    Fronts(Wire& wire, std::vector<int> peers, const Limits& limits);
+    ~Fronts();
+    Fronts(const Fronts&) = delete;
+
+    const std::vector<int>& peers() const { return peers_; }
+    const Limits& limits() const { return limits_; }
+    // The length of the message with the header, in a call with this many bytes of data.
+    size_t bytes_with(size_t data) const { return head() + (data <= limits_.along ? data : 0); }
+
+    // Sends the header of this rank's call to all peers, with data, which must not change until `sent` has returned.
+    void send(const char* said, const char* data, size_t bytes, const Waiting& waiting);
+    // A peer's header for this call; valid until `refill`.
+    const char* receive(int peer, const Waiting& waiting);
+    // Throws CallsDiffer unless a peer's header is the same as this rank's.
+    void check_same(const char* came, const char* said, int peer) const;
+    // The data of its call, sent with the header or after it; valid until `refill`.
+    const char* data(const char* said, int peer, size_t bytes, const Waiting& waiting);
+    // Waits until the data of this call may be overwritten.
+    void sent(const Waiting& waiting);
+    // At the end of a call: posts the receives of later headers.
+    void refill();
+
+  private:
+    struct Room {
+        std::vector<char> memory;
+        WireTransfer* transfer = nullptr;
+    };
+    struct Peer {
+        std::deque<Room> posted;
+        std::vector<Room> used, followed;  // received into in this call, and may still be read
+        std::deque<Room> following;        // at most one
+    };
+
+    Peer& at(int peer);
+    void post(int peer, Room room);
+    void post_following(int peer, Room room);
+    void await(Room& room, const Waiting& waiting);
+    void await_all(std::vector<WireTransfer*>& transfers, const Waiting& waiting);
+    size_t head() const { return (limits_.said + 63) / 64 * 64; }  // the data behind it are folded where they arrive
+
+    Wire& wire_;
+    std::vector<int> peers_;
+    Limits limits_;
+    std::vector<Peer> by_rank_;
+    std::vector<char> front_;
+    std::vector<WireTransfer*> sent_, long_sent_;
+};
+
+}  // namespace allfold
