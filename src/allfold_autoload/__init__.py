@@ -1,4 +1,6 @@
-"""What torch calls while it is imported: it makes the name "allfold" known to torch.distributed, and nothing else.
+"""A function that torch calls while it is imported. It makes the name "allfold" known to torch.distributed, and no more;
+with ALLFOLD_FLIGHT_DIR set, it also has flight records written (`flights.py`), with ALLFOLD_CHECK=1 all calls compared,
+and with ALLFOLD_RECORD=FOLDER all calls recorded. ALLFOLD_REPLAY=FILE is how `allfold replay` starts a rank.
 
 A package of its own, because importing anything inside `allfold` imports all of it, and because an allfold that cannot be
 imported must leave `import torch` alone: what is wrong is said when a group is asked for.
@@ -6,6 +8,7 @@ imported must leave `import torch` alone: what is wrong is said when a group is 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -20,6 +23,23 @@ def register() -> None:
 
     if torch.distributed.is_available():
         torch.distributed.Backend.register_backend("allfold", _create, extended_api=True, devices=["cpu", "cuda"])
+        if os.environ.get("ALLFOLD_FLIGHT_DIR"):
+            from .flights import install
+
+            install()
+        if os.environ.get("ALLFOLD_REPLAY"):
+            from allfold.record.alone import install as install_replay
+
+            install_replay()
+            return
+        if os.environ.get("ALLFOLD_CHECK", "") not in ("", "0"):
+            from allfold.check.install import install as install_check
+
+            install_check()
+        if os.environ.get("ALLFOLD_RECORD"):
+            from allfold.record.install import install as install_record
+
+            install_record()
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -1,0 +1,273 @@
+"""The watcher of `allfold run --check`: every call is written on the board and compared before it is made."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from ..engines.last_words import last_words, note_ending, watch_multiprocessing
+from ..intercept.lines import lines_of, place, place_of_main
+from ..intercept.operations import POINT_TO_POINT, Go, Made, work_of
+from ..wording import name_ranks
+from .site import Site, connect
+from .story import describe
+from .wait import Waits
+
+_MOST_TEXTS = 50_000
+_WATCH_SECONDS, _REPORT_SECONDS = 5.0, 1.0
+_DEFAULT_SECONDS = 1800.0
+_SPINS, _SPIN_SECONDS = 50, 0.1
+_MOST_PENDING = 1000
+
+
+class _Group:
+    """One process group: its lanes on the board, and where this rank is in it."""
+
+    def __init__(self, site: Site, group: dist.ProcessGroup) -> None:
+        try:
+            ranks = c10d.get_process_group_ranks(group)
+        except (KeyError, ValueError, RuntimeError):  # while it is being created
+            ranks = list(range(group.size()))
+        name = group.group_name
+        identity = hashlib.blake2b(f"{name} {ranks}".encode(), digest_size=8).digest()
+        number = int.from_bytes(identity, "little") | 1  # 0 means: none
+        here = [rank for rank in ranks if rank in site.ranks]
+        self.own = here.index(site.rank)
+        self.lanes = site.board.group(number, _label(name, ranks, site.size).encode(), here, self.own)
+        self.calls = 0
+        self.seconds = _seconds(group)
+
+
+def _label(name: str, ranks: list[int], size: int) -> str:
+    if len(ranks) == size:
+        return "the default group" if name in ("", "0", "default_pg") else f"group {name} (all ranks)"
+    shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return f"group {name} (ranks {shown})"
+
+
+def _seconds(group: Any) -> float:
+    """The timeout of a group, as far as its backends say it."""
+    for device in ("cpu", "cuda"):
+        try:
+            backend = group._get_backend(torch.device(device))
+        except RuntimeError:
+            continue
+        timeout = getattr(getattr(backend, "options", None), "_timeout", None) or getattr(backend, "_timeout", None)
+        if isinstance(timeout, timedelta):
+            return timeout.total_seconds()
+    return _DEFAULT_SECONDS
+
+
+class Checker:
+    """Compares the calls of this rank with those of the others. One per process."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._board = site, site.board
+        self._waits = Waits(site)
+        self._groups: dict[str, _Group] = {}
+        self._texts: dict[Any, tuple[int, bytes]] = {}
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[Any, _Group, int]] = deque()
+        self._process = os.getpid()
+        self._met = threading.local()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="allfold-check", daemon=True)
+        self._thread.start()
+        atexit.register(self.end)
+        watch_multiprocessing(self.end)
+
+    def __call__(self, made: Made, go: Go) -> Any:
+        if made.operation in POINT_TO_POINT or self._process != os.getpid():
+            return go()
+        where = place(3)
+        key = (made.key, where, made.background)
+        known = self._texts.get(key)
+        if known is None:
+            known = self._describe(key)
+        group = self._groups.get(made.group.group_name) or self._group(made.group)
+        if group.lanes is None:
+            return go()
+        with self._lock:  # threads that use the same group number their calls one after the other
+            group.calls += 1
+            number = group.calls
+            outcome = group.lanes.enter(*known)
+        if outcome != "agreed":
+            raise self._error(outcome, group, number)
+        if made.background or made.operation == "monitored_barrier":
+            self._met.now = False
+            return self._remember(self._made(made, go), group, number)
+        if group.lanes.meet(0.0) != "agreed":
+            seconds = made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
+            self._waits.meet(group.lanes, number, group.own, seconds)
+        self._met.now = True
+        return self._made(made, go)
+
+    def _made(self, made: Made, go: Go) -> Any:
+        try:
+            work = go()
+        except Exception as error:
+            self._raise_failure(error)
+            raise
+        if isinstance(work, dist.Work) and type(work).wait is not dist.Work.wait and hasattr(work, "__dict__"):
+            # allfold's own works: their errors are those of the engine, which knows no lines.
+            work.wait = partial(self._wait_of_ours, type(work).wait, weakref.ref(work))
+        return work
+
+    def _remember(self, result: Any, group: _Group, number: int) -> Any:
+        """Keep a background call until it has ended: whoever waits for it waits for the ranks of this call."""
+        work = work_of(result)
+        if work is not None:
+            pending = self._pending
+            while pending and pending[0][0].is_completed():
+                pending.popleft()
+            pending.append((work, group, number))
+            if len(pending) > _MOST_PENDING:
+                pending.popleft()
+        return result
+
+    def _wait_of_ours(self, wait: Any, work: Any, *arguments: Any) -> Any:
+        try:
+            return wait(work(), *arguments)
+        except Exception as error:
+            self._raise_failure(error)
+            raise
+
+    def _raise_failure(self, error: Exception) -> None:
+        """Raise the error of the run, if there is one, in place of what followed from it."""
+        failure = self._waits.failure()
+        if failure is not None and not isinstance(error, type(failure)):
+            raise failure from error
+
+    def _describe(self, key: Any) -> tuple[int, bytes]:
+        (operation, tensors, reduction, root, peer), where, background = key
+        # Ranks must agree in the number of elements, as libraries do, and not in the shape.
+        counts = [(shape.numel(), str(dtype)) for shape, dtype in tensors]
+        compared = f"{operation} {counts} {reduction} {root}"
+        number = int.from_bytes(hashlib.blake2b(compared.encode(), digest_size=8).digest(), "little")
+        text = describe((operation, tensors, reduction, root, peer), lines_of(where), background)
+        if len(self._texts) > _MOST_TEXTS:
+            self._texts.clear()
+        self._texts[key] = number, text
+        return number, text
+
+    def _group(self, group: dist.ProcessGroup) -> _Group:
+        made = self._groups[group.group_name] = _Group(self._site, group)
+        if made.lanes is None:
+            sys.stderr.write(
+                f"allfold check: there is no room for group {group.group_name}; its calls are not checked\n"
+            )
+        return made
+
+    def _error(self, outcome: str, group: _Group, number: int) -> Exception:
+        if outcome == "failed":
+            error = self._waits.failure()
+            assert error is not None
+            return error
+        return self._waits.differing(group.lanes, number)
+
+    # Background calls ------------------------------------------------------------------------------------------------
+
+    def wait_for_work(self, work: Any, *arguments: Any, **given: Any) -> Any:
+        """`Work.wait` of torch, which cannot be interrupted: here it ends when the run has failed."""
+        if getattr(self._met, "now", False) or arguments or given or self._over.is_set():
+            self._met.now = False  # all ranks are in this call
+            return _wait_of_torch(work, *arguments, **given)
+        begin = time.monotonic()
+        spins = 0
+        until = begin + _SPIN_SECONDS
+        while not work.is_completed():
+            spins += 1
+            if spins < _SPINS:
+                os.sched_yield()
+                continue
+            now = time.monotonic()
+            if (error := self._waits.failure()) is not None:
+                raise error
+            if now > until:
+                found = next(((group, number) for one, group, number in self._pending if one is work), None)
+                if found is None:
+                    until = float("inf")
+                else:
+                    until = now + _SPIN_SECONDS
+                    self._waits.look(found[0].lanes, found[1], found[0].own, now - begin, found[0].seconds)
+            # What this may add to a wait: two percent, and at most a millisecond.
+            time.sleep(min(0.001, max(2e-5, (now - begin) / 50)))
+        self._board.end_wait()
+        return _wait_of_torch(work)
+
+    # The thread that answers ------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self._board.watch(_WATCH_SECONDS)
+            if self._board.is_asked():
+                self._board.answer(json.dumps(lines_of(place_of_main())[:1]).encode())
+            if self._board.failure() is not None:
+                # This rank may not hear of it: it waits in C++, or makes no call for a while.
+                if not self._over.wait(_REPORT_SECONDS) and not self._waits.has_raised:
+                    sys.stderr.write(f"allfold check: rank {self._site.rank}: {self._waits.failure()}\n")
+                    sys.stderr.flush()
+                return
+
+    def end(self) -> None:
+        """This rank makes no further calls."""
+        if self._over.is_set() or self._process != os.getpid():
+            return
+        note_ending()
+        self._over.set()
+        self._board.end(last_words().encode()[:900])
+        # A thread that comes back from C++ while the interpreter ends would end the process.
+        while self._thread.is_alive():
+            self._board.wake(self._site.rank)
+            self._thread.join(0.05)
+
+
+_checker: Checker | None = None
+
+
+def begin(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Checker:
+    """Check the calls of this process from now on."""
+    global _checker
+    end()
+    site = connect(store, rank, size, timeout)
+    if not site.is_whole and site.rank == site.ranks[0]:
+        sys.stderr.write(
+            f"allfold check: this run has several hosts; {name_ranks(site.ranks)} of this one compare their calls with each "
+            "other, and not with those of other hosts\n"
+        )
+    _checker = Checker(site)
+    if dist.Work.wait is not _wait:
+        dist.Work.wait = _wait
+    return _checker
+
+
+def end() -> None:
+    """Check no further calls."""
+    global _checker
+    if _checker is not None:
+        _checker.end()
+        _checker = None
+
+
+_wait_of_torch = dist.Work.wait
+
+
+def _wait(work: Any, *arguments: Any, **given: Any) -> Any:
+    """Wait for a call; `Work.wait` of torch while a run is checked."""
+    if _checker is None:
+        return _wait_of_torch(work, *arguments, **given)
+    return _checker.wait_for_work(work, *arguments, **given)

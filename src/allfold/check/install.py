@@ -1,0 +1,34 @@
+"""Begins the check when a script creates its first group. `allfold_autoload` installs it while torch is imported."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from ..intercept.dispatch import watch
+from ..intercept.install import on_world
+
+_MEETING = timedelta(seconds=300)
+_is_installed = False
+
+
+def install() -> None:
+    """Check the calls of all groups that this process creates. A second time does no harm."""
+    global _is_installed
+    if not _is_installed:
+        _is_installed = True
+        on_world(_begin, end_check)
+
+
+def _begin(group: Any, store: Any) -> None:
+    from .checker import begin
+
+    watch("check", begin(store, group.rank(), group.size(), _MEETING))
+
+
+def end_check() -> None:
+    """Check no further calls; other ranks hear that this one makes none."""
+    from .checker import end
+
+    watch("check", None)
+    end()

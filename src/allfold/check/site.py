@@ -1,0 +1,72 @@
+"""How the ranks of a run find the board of their host: through torch's store, once, when the first group is created."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from .. import _native
+from ..engines.islands.meeting import here
+from ..errors import AllfoldError
+
+_PREFIX = "allfold check"
+_times = 0  # the number of connections of this process: a script may create its groups again, in the same store
+
+
+@dataclass
+class Site:
+    """This rank's host. `ranks` are those that share its board; `size` counts all ranks of the run."""
+
+    board: Any
+    store: dist.Store
+    rank: int
+    size: int
+    ranks: list[int]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all ranks are on this host."""
+        return len(self.ranks) == self.size
+
+
+def connect(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Site:
+    """The board of this rank's host. All ranks of the run call it; an anonymous file that ends with the last of them."""
+    _native.require_engine("--check")
+    global _times
+    _times += 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"{_PREFIX} {attempt} {_times}", store)
+    own = json.dumps(here() | {"processes": os.readlink("/proc/self/ns/pid")}, sort_keys=True)
+    store.set(f"place {rank}", own)
+    everybody = [f"place {number}" for number in range(size)]
+    store.wait(everybody, timeout)
+    places = [value.decode() for value in store.multi_get(everybody)]
+    ranks = [number for number, place in enumerate(places) if place == own]
+    count = _native.check_board_bytes(size)
+    if rank == ranks[0]:
+        descriptor = os.memfd_create("allfold-check", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, count)
+        path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        store.set(f"board {rank}", path)
+    else:
+        store.wait([f"board {ranks[0]}"], timeout)
+        path = store.get(f"board {ranks[0]}").decode()
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise AllfoldError(
+                f"check: rank {rank} cannot open {path}, the board of rank {ranks[0]}: {error.strerror}; run all ranks of a "
+                "host as the same user, or without ALLFOLD_CHECK"
+            ) from None
+    board = _native.CheckBoard(descriptor, size, rank)
+    store.set(f"here {rank}", "1")
+    if rank == ranks[0]:
+        # Its path works as long as it has the file open.
+        store.wait([f"here {number}" for number in ranks], timeout)
+    os.close(descriptor)
+    return Site(board, store, rank, size, ranks)

@@ -1,0 +1,170 @@
+"""A wait for the other ranks of a call: who is missing, why, and when that is an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from ..errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from ..explain.calls import Run
+from ..explain.findings import Finding, findings
+from .site import Site
+from .story import tell
+
+SETTLE_SECONDS = 0.15
+"""After a difference is seen, for the rest to come: with three ranks it shows which of them is different."""
+_LOOK_SECONDS = 0.1
+_CIRCLE_SECONDS = 0.3
+LATE = "ALLFOLD_CHECK_LATE"
+_LATE_SECONDS = 3.0
+_PREFIX = "allfold check: "
+_KINDS: dict[str, type[AllfoldError]] = {"mismatch": MismatchError, "lost": RankLost, "late": CollectiveTimeout}
+
+
+def late_seconds() -> float:
+    """After how many seconds a wait names the rank that is late; the variable ALLFOLD_CHECK_LATE sets them."""
+    text = os.environ.get(LATE, "")
+    try:
+        seconds = float(text or _LATE_SECONDS)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{LATE}={text!r}: expected a number of seconds above 0")
+    return seconds
+
+
+class Waits:
+    """The waits of one rank, and the errors that end them. The first error of a run is that of all its ranks."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._board, self._late_seconds = site, site.board, late_seconds()
+        self.has_raised = False
+        self._begin()
+
+    def fail(self, kind: str, sentence: str) -> AllfoldError:
+        """The error for this rank, which becomes that of all ranks unless there is one."""
+        self._board.fail(f"{kind} {sentence}".encode())
+        error = self.failure()
+        assert error is not None
+        return error
+
+    def failure(self) -> AllfoldError | None:
+        """The error of the run."""
+        words = self._board.failure()
+        if words is None:
+            return None
+        self.has_raised = True
+        kind, _, sentence = words.decode(errors="replace").partition(" ")
+        return _KINDS.get(kind, MismatchError)(sentence)
+
+    def differing(self, lanes: Any, number: int) -> AllfoldError:
+        """The error for a call that ranks make differently."""
+        end = time.monotonic() + SETTLE_SECONDS
+        count = len(lanes.ranks())
+        while time.monotonic() < end and self._board.failure() is None:
+            if all(lanes.last(member) >= number for member in range(count)):
+                break
+            time.sleep(0.002)
+        found = findings(self._story())
+        if not found:
+            return self.fail("mismatch", f"ranks make different calls in the place of call {number} of {_name(lanes)}")
+        return self.fail("mismatch", found[0].sentence)
+
+    def meet(self, lanes: Any, number: int, own: int, seconds: float) -> None:
+        """Wait until all ranks of this host have made the call."""
+        begin = time.monotonic()
+        self._begin()
+        try:
+            while True:
+                outcome = lanes.meet(_LOOK_SECONDS)
+                if outcome == "agreed":
+                    return
+                if (failure := self.failure()) is not None:
+                    raise failure
+                if outcome == "differs":
+                    raise self.differing(lanes, number)
+                self.look(lanes, number, own, time.monotonic() - begin, seconds)
+        finally:
+            self._board.end_wait()
+
+    def _begin(self) -> None:
+        self._circle, self._say_at = "", self._late_seconds
+
+    def look(self, lanes: Any, number: int, own: int, waited: float, seconds: float) -> None:
+        """While this rank waits in a call: is there a reason why it would wait forever? Ten times per second."""
+        if waited < 2 * _LOOK_SECONDS:
+            self._begin()
+        self._board.begin_wait(lanes.id(), number)
+        if not self._missing(lanes, number):
+            return
+        self._look_for_the_dead(lanes, number)
+        if waited > _CIRCLE_SECONDS:
+            self._circle = self._look_for_a_circle(self._circle)
+        if waited > self._say_at and self._speaks(lanes, number, own):
+            self._say_at *= 4
+            self._say_who_is_late(lanes, number, waited)
+        if waited > seconds:
+            sentence = self._about_missing(lanes, number)
+            raise self.fail("late", f"after {seconds:g} s, {sentence}")
+
+    def _look_for_the_dead(self, lanes: Any, number: int) -> None:
+        for rank in self._missing(lanes, number):
+            if self._board.standing(rank) == "ended" or self._board.fate(rank) is not None:
+                if rank not in self._missing(lanes, number):
+                    continue  # it made the call, and ended after it
+                if (failure := self.failure()) is not None:
+                    raise failure
+                raise self.fail("lost", self._about_missing(lanes, number))
+
+    def _look_for_a_circle(self, before: str) -> str:
+        """The sentence about a circle of ranks that wait for each other. If it is there for a second time, it is an error."""
+        found = _first(findings(self._story()), "circle")
+        if found is None:
+            return ""
+        waiting = {wait[0] for wait in self._board.waits()}
+        if not waiting.issuperset(found.ranks):
+            return ""
+        if found.sentence == before:
+            raise self.fail("mismatch", found.sentence)
+        return found.sentence
+
+    def _speaks(self, lanes: Any, number: int, own: int) -> bool:
+        """One rank speaks for all that wait."""
+        return all(lanes.last(member) < number for member in range(own))
+
+    def _say_who_is_late(self, lanes: Any, number: int, waited: float) -> None:
+        missing = self._missing(lanes, number)
+        for rank in missing:
+            self._board.ask(rank)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end and not all(self._board.answer_of(rank) for rank in missing):
+            time.sleep(0.005)
+        if missing := self._missing(lanes, number):
+            sys.stderr.write(f"{_PREFIX}after {waited:.0f} s, {self._about_missing(lanes, number, missing)}\n")
+            sys.stderr.flush()
+
+    def _about_missing(self, lanes: Any, number: int, missing: list[int] | None = None) -> str:
+        found = findings(self._story())
+        group = str(lanes.id())
+        exact = [one for one in found if one.group == group and one.number == number]
+        if exact or found:
+            return (exact or found)[0].sentence
+        missing = self._missing(lanes, number) if missing is None else missing
+        return f"ranks {missing} have not made call {number} of {_name(lanes)}"
+
+    def _missing(self, lanes: Any, number: int) -> list[int]:
+        return [rank for member, rank in enumerate(lanes.ranks()) if lanes.last(member) < number]
+
+    def _story(self) -> Run:
+        return tell(self._board, self._site.ranks)
+
+
+def _first(found: list[Finding], kind: str) -> Finding | None:
+    return next((one for one in found if one.kind == kind), None)
+
+
+def _name(lanes: Any) -> str:
+    name: str = lanes.name().decode()
+    return name

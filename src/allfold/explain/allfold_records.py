@@ -1,0 +1,79 @@
+"""allfold's own flight records as ranks of the model. They have the operation and the root, but lines only of failed calls."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..collectives import COLLECTIVES
+from ..engines.shared_memory.flight import read
+from ..export.flight import numbers_of_processes
+from .calls import Call, Frame, Group, Rank, Run, Tensor
+from .torch_dumps import user_frames
+
+_LOST = re.compile(
+    r"^RankLost: .*?rank (\d+)[^:;]*? (was killed[^;:,.]*|was ended[^;:,.]*|exited[^;:,.]*|has ended[^;:,.]*|died[^;:,.]*)"
+)
+
+
+def read_records(paths: list[Path]) -> Run:
+    """The run that these files describe: those of ALLFOLD_FLIGHT_DIR, or of `allfold doctor --dump`."""
+    groups = read(paths)
+    number = numbers_of_processes(groups)
+    run = Run({}, {}, groups[0]["size"] if groups else None)
+    for position, group in enumerate(groups):
+        key = f"allfold {position}"
+        label = group["label"]
+        members = {member["rank"]: number[member["process"]] for member in group["members"]}
+        everybody = sorted(
+            {members.get(rank, rank) for rank in range(group["size"])} if position == 0 else members.values()
+        )
+        run.groups[key] = Group(key, label, tuple(everybody), position == 0, group["size"])
+        for member in group["members"]:
+            rank = run.ranks.setdefault(number[member["process"]], Rank(number[member["process"]]))
+            stack = _stack(group["stacks"].get(member["rank"]))
+            _add(rank, key, member, stack)
+        for rank, said in group["errors"].items():
+            if rank in members:
+                run.ranks[members[rank]].said.append(said)
+            for lost in _LOST.finditer(said):
+                if int(lost[1]) in members:
+                    run.ranks[members[int(lost[1])]].ended = lost[2]
+    for rank in run.ranks.values():
+        rank.calls.sort(key=lambda call: (call.begun or 0.0, call.number))
+        rank.calls = [replace(call, order=order) for order, call in enumerate(rank.calls)]
+    return run
+
+
+def _stack(lines: Any) -> tuple[Frame, ...]:
+    return user_frames([Frame(*line) for line in lines or ()])
+
+
+def _add(rank: Rank, key: str, member: dict[str, Any], stack: tuple[Frame, ...]) -> None:
+    calls = member["calls"]
+    rank.starts[key] = calls[0]["call"] if calls else member["last_call"] + 1
+    for call in calls:
+        promise = COLLECTIVES.get(call["collective"])
+        is_last = call["call"] == member["last_call"]
+        rank.calls.append(
+            Call(
+                group=key,
+                number=call["call"],
+                operation=call["collective"],
+                order=0,
+                tensors=_tensors(call) if promise is None or promise.carries_data else (),
+                reduction=call["op"] or None if promise is None or promise.takes_op else None,
+                root=call["root"] if promise is not None and promise.rooted else None,
+                stack=stack if is_last else (),
+                begun=call["begun"],
+                ended=call["ended"],
+                done=call["call"] <= member["last_done"],
+                details=f"by {call['algorithm']}" if call["algorithm"] else "",
+            )
+        )
+
+
+def _tensors(call: dict[str, Any]) -> tuple[Tensor, ...]:
+    return (Tensor(call["dtype"], (call["elements"],)),)

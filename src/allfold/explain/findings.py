@@ -1,0 +1,484 @@
+"""What went wrong in a run, as sentences: who did what instead of what, where, and which call was the last that all made.
+
+`findings` is the whole interface. It takes a `Run` from any reader and returns what it found, the cause first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..wording import counted, name_ranks
+from .align import Trouble, differences, first_trouble, last_common, line_of, verdict
+from .calls import Call, Run
+from .messages import differences_of_messages, unmatched_messages
+
+_NAMES_THE_CAUSE = re.compile(r"(allfold\.errors\.|allfold\.)?(MismatchError|RankLost|CollectiveTimeout): ")
+_WORDS = {
+    "shape": "size",
+    "type": "type",
+    "reduction": "reduction",
+    "root": "root",
+    "details": "arguments",
+    "operation": "operation",
+}
+
+
+@dataclass(slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    `kind` is one of `left out`, `one more`, `shape`, `type`, `operation`, `reduction`, `root`, `arguments`, `circle`,
+    `late`, `dead`, `missing`, `absent`, `message`, `stuck` and `reported`. `ranks` did it, `waiting` wait for them.
+    `calls` has what each rank called in the place of call `number`; `begins` is the first call that differs.
+    """
+
+    kind: str
+    sentence: str
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...] = ()
+    group: str = ""
+    number: int = 0
+    place: str = ""
+    calls: dict[int, Call] = field(default_factory=dict)
+    last_common: Call | None = None
+    details: list[str] = field(default_factory=list)
+
+
+def findings(run: Run) -> list[Finding]:
+    """Everything that is wrong in a run, the cause first; an empty list if nothing is."""
+    troubles = [trouble for group in run.groups.values() if (trouble := first_trouble(run, group))]
+    troubles += unmatched_messages(run)
+    found = _causes(run, sorted(troubles, key=lambda one: (one.begun, one.group)))
+    if not found:
+        found = [*_late(run), *_stuck(run), *_reported(run)][:1]
+    known = {finding.ranks for finding in found}
+    lost = [rank for rank in run.missing() if not any(rank in ranks for ranks in known)]
+    if lost and not found and run.groups:
+        found.append(_without_record(run, lost, None))
+    for finding in found[:1]:
+        finding.details += _about(run, finding)
+    return found
+
+
+# From troubles to causes -----------------------------------------------------------------------------------------------
+
+
+def _causes(run: Run, troubles: Sequence[Trouble]) -> list[Finding]:
+    mismatches = [trouble for trouble in troubles if trouble.differs]
+    if mismatches:
+        return [_differing(run, trouble) for trouble in mismatches]
+    waits = dict(_waits(run, troubles))
+    circle = _circle(waits)
+    if circle:
+        return [_in_a_circle(run, circle, waits)]
+    # A rank without a record is missed in all its groups; what counts is the call in which the others wait.
+    awaited = [trouble for trouble in troubles if trouble.absent or any(one is trouble for one in waits.values())]
+    causes: dict[tuple[str, int], Finding] = {}
+    for trouble in awaited or troubles:
+        while True:  # follow the absent to what they wait for themselves: without a circle, that ends
+            waiting = [rank for rank in trouble.absent if rank in waits]
+            if trouble.unrecorded or len(waiting) < len(trouble.absent) or not waiting:
+                break
+            trouble = waits[waiting[0]]
+        free = [rank for rank in trouble.absent if rank not in waits]
+        finding = (
+            _without_record(run, trouble.unrecorded, trouble) if trouble.unrecorded else _absent(run, trouble, free)
+        )
+        causes.setdefault((trouble.group, trouble.number), finding)
+    return list(causes.values())
+
+
+def _waits(run: Run, troubles: Sequence[Trouble]) -> Iterator[tuple[int, Trouble]]:
+    """The ranks that wait in a call, and the trouble that this call is in: those whose last call it is."""
+    for trouble in troubles:
+        for rank, call in trouble.made.items():
+            newest = max(run.ranks[rank].calls, key=lambda one: one.order)
+            if newest is call or (newest.group == call.group and newest.order >= call.order):
+                yield rank, trouble
+
+
+def _circle(waits: Mapping[int, Trouble]) -> list[int]:
+    """Ranks of which each waits for the next, and the last for the first; the shortest of those that are found."""
+    best: list[int] = []
+    for start in waits:
+        path, seen = [start], {start}
+        while path[-1] in waits:
+            following = next((rank for rank in waits[path[-1]].absent if rank in waits), None)
+            if following is None:
+                break
+            if following in seen:
+                circle = path[path.index(following) :]
+                if not best or len(circle) < len(best):
+                    best = circle
+                break
+            path.append(following)
+            seen.add(following)
+    return best
+
+
+# Sentences -------------------------------------------------------------------------------------------------------------
+
+
+def _differing(run: Run, trouble: Trouble) -> Finding:
+    usual, *others = trouble.classes
+    if trouble.made[usual[0]].is_point_to_point:
+        return _differing_message(trouble)
+    reference, culprit = usual[0], others[0][0]
+    calls = [run.ranks[rank].of(trouble.group) for rank in (culprit, reference)]
+    kind, begin = verdict(calls[0], calls[1], trouble.number)
+    own, theirs = calls[0].get(begin), calls[1].get(begin)
+    mine = trouble.made[culprit]
+    made = {rank: call for rank in trouble.made if (call := run.ranks[rank].of(trouble.group).get(begin))}
+    common = last_common(run, Trouble(trouble.group, begin, trouble.made))
+    where = _which(run, trouble.group, begin)
+    who, rest = name_ranks(others[0]), name_ranks(usual)
+    if kind == "left out" and theirs is not None and own is not None:
+        sentence = (
+            f"{who} left out {theirs.what}{theirs.where} ({where}), which {rest} made; "
+            f"{_it(others[0])} went on to {own.what}{own.where}"
+        )
+    elif kind == "one more" and own is not None and theirs is not None:
+        sentence = (
+            f"{who} made one call more, {own.what}{own.where} ({where}), where {rest} made {theirs.what}{theirs.where}"
+        )
+    else:
+        theirs = trouble.made[reference]
+        aspects = differences(mine, theirs)
+        kind = aspects[0]
+        other = " and ".join(_WORDS[aspect] for aspect in aspects)
+        sentence = (
+            f"{who} made {mine.what}{mine.where} ({where}), where {rest} made {theirs.what}{theirs.where}: "
+            f"another {other}"
+        )
+    for ranks in others[1:]:
+        sentence += f"; {name_ranks(ranks)} made {trouble.made[ranks[0]].what}{trouble.made[ranks[0]].where}"
+    culprits = tuple(rank for ranks in others for rank in ranks)
+    waiting = tuple([*usual, *trouble.absent])
+    first = theirs if kind == "left out" else own or mine
+    # A record of allfold has the line of the call that failed only; another rank's is better than none.
+    place = next((call.place for call in (first, *made.values()) if call is not None and call.stack), "")
+    if not place:
+        later = [call for number, call in sorted(calls[0].items()) if number > begin and call.stack]
+        if later:
+            place = later[0].place
+            sentence += f"; that line is not recorded: {name_ranks(others[0])} made call {later[0].number} at {place}"
+    return Finding(
+        "arguments" if kind == "details" else kind,
+        sentence + _after(common),
+        culprits,
+        waiting,
+        trouble.group,
+        begin,
+        place,
+        made,
+        common,
+    )
+
+
+def _differing_message(trouble: Trouble) -> Finding:
+    (source, sent), (target, received) = trouble.made.items()
+    what = " and ".join(
+        _WORDS[aspect] for aspect in ("shape", "type") if aspect in differences_of_messages(sent, received)
+    )
+    sentence = (
+        f"rank {source} made {sent.what}{sent.where}, and rank {target} receives it by {received.what}{received.where}: "
+        f"another {what}"
+    )
+    number, place = received.number, received.place or sent.place
+    return Finding("message", sentence, (target, source), (), trouble.group, number, place, dict(trouble.made))
+
+
+def _absent(run: Run, trouble: Trouble, free: Sequence[int]) -> Finding:
+    """Some ranks did not make a call in which others wait."""
+    who = list(free) or trouble.absent
+    rank, waiting = who[0], sorted(trouble.made)
+    reference = run.ranks[waiting[0]].of(trouble.group)
+    call = trouble.made[waiting[0]]
+    common = last_common(run, trouble)
+    if call.is_point_to_point:
+        return _message(run, trouble)
+    kind, begin = verdict(run.ranks[rank].of(trouble.group), reference, trouble.number)
+    if kind == "left out":
+        left, own = reference[begin], run.ranks[rank].of(trouble.group)[begin]
+        common = last_common(run, Trouble(trouble.group, begin, trouble.made, trouble.absent))
+        sentence = (
+            f"{name_ranks(who)} left out {left.what}{left.where} ({_which(run, trouble.group, begin)}), which "
+            f"{name_ranks(waiting)} made; {_it(who)} went on to {own.what}{own.where}"
+        )
+        made = {one: reference[begin] for one in waiting} | {rank: own}
+        return Finding(
+            "left out",
+            sentence + _after(common),
+            tuple(who),
+            tuple(waiting),
+            trouble.group,
+            begin,
+            left.place,
+            made,
+            common,
+        )
+    facts = run.ranks[rank]
+    if unfinished := _unfinished(run, trouble, who):
+        return unfinished
+    wait = f"{call.what}{call.where} ({_which(run, trouble.group, trouble.number)}), in which {_wait(waiting)}"
+    if facts.ended:
+        kind, sentence = "left out" if facts.ended.startswith("ended") else "dead", ""
+        sentence = f"{name_ranks(who)} {facts.ended} and never made {wait}"
+    elif facts.at and not facts.in_call:
+        kind = "late"
+        sentence = f"{name_ranks(who)} is late: {_it(who)} is at {_at(facts.at)}, and has not made {wait}"
+    else:
+        kind = "absent"
+        own_last = max(facts.calls, key=lambda one: one.order, default=None)
+        after = (
+            f"; {'its' if len(who) == 1 else 'their'} last call is {own_last.what}{own_last.where}" if own_last else ""
+        )
+        has = "has" if len(who) == 1 else "have"
+        sentence = f"{name_ranks(who)} {has} not made {wait}{after}"
+    return Finding(
+        kind,
+        sentence + _after(common),
+        tuple(who),
+        tuple(waiting),
+        trouble.group,
+        trouble.number,
+        facts.at[0].place if facts.at else call.place,
+        dict(trouble.made),
+        common,
+    )
+
+
+def _unfinished(run: Run, trouble: Trouble, who: Sequence[int]) -> Finding | None:
+    """The absent are still in their last call, or failed in it, although all made it alike; others came out of it."""
+    lasts = [max(run.ranks[rank].calls, key=lambda one: one.order, default=None) for rank in who]
+    for rank, last in zip(who, lasts, strict=True):
+        facts = run.ranks[rank]
+        failed = facts.in_call or facts.ended.startswith(("raised", "was aborted"))
+        if last is None or not (failed and last.stack and facts.at[:1] == last.stack[:1]):
+            return None
+    call = lasts[0]
+    assert call is not None
+    others = sorted(trouble.made)
+    lacks = f", but these records do not say {' or '.join(run.lacks)}" if run.lacks else ""
+    common = last_common(run, Trouble(call.group, call.number, trouble.made, trouble.absent))
+    sentence = (
+        f"{name_ranks(who)} did not come out of {call.what}{call.where} ({_which(run, call.group, call.number)}), and "
+        f"{name_ranks(others)} did: all made it alike as far as the records show{lacks}"
+    )
+    made = {rank: last for rank, last in zip(who, lasts, strict=True) if last is not None}
+    return Finding(
+        "stuck", sentence + _after(common), (), tuple(who), call.group, call.number, call.place, made, common
+    )  # fmt: skip
+
+
+def _message(run: Run, trouble: Trouble) -> Finding:
+    (rank, call), peer = next(iter(trouble.made.items())), trouble.absent[0]
+    other = "recv" if call.operation == "send" else "send"
+    newest = max(run.ranks[peer].calls, key=lambda one: one.order, default=None)
+    last = f"; the last call of rank {peer} is {newest.what}{newest.where}" if newest else ""
+    verb = "sends to" if call.operation == "send" else "receives from"
+    sentence = f"rank {rank} {verb} rank {peer}{call.where}, and rank {peer} has made no {other} for it{last}"
+    return Finding("message", sentence, (peer,), (rank,), call.group, call.number, call.place, dict(trouble.made))
+
+
+def _without_record(run: Run, ranks: Sequence[int], trouble: Trouble | None) -> Finding:
+    ended = [rank for rank in ranks if rank in run.ranks and run.ranks[rank].ended and not run.ranks[rank].said]
+    if ended:
+        ranks, kind = ended, "dead"
+        facts = run.ranks[ranks[0]]
+        sentence = f"{name_ranks(ranks)} {facts.ended}" + (f" at {_at(facts.at)}" if facts.at else "")
+    else:
+        kind = "missing"
+        sentence = f"there is no record of {name_ranks(ranks)}: dead, or its file is elsewhere"
+        if len(ranks) > 1:
+            sentence = sentence.replace("its file is", "their files are")
+    if trouble is None:
+        return Finding(kind, sentence, tuple(ranks))
+    call = trouble.made[min(trouble.made)]
+    waiting = sorted(trouble.made)
+    common = last_common(run, trouble)
+    sentence += (
+        f"; the last call of {name_ranks(waiting)} is {call.what}{call.where} "
+        f"({_which(run, trouble.group, trouble.number)})"
+    )
+    return Finding(
+        kind,
+        sentence + _after(common),
+        tuple(ranks),
+        tuple(waiting),
+        trouble.group,
+        trouble.number,
+        call.place,
+        dict(trouble.made),
+        common,
+    )
+
+
+def _in_a_circle(run: Run, circle: Sequence[int], waits: Mapping[int, Trouble]) -> Finding:
+    # First the rank that does what the fewest do.
+    crowd = {rank: len(waits[rank].made) for rank in circle}
+    begin = min(range(len(circle)), key=lambda place: (crowd[circle[place]], circle[place]))
+    ordered = [*circle[begin:], *circle[:begin]]
+    parts = []
+    for rank in ordered:
+        trouble = waits[rank]
+        call = trouble.made[rank]
+        others = [one for one in trouble.made if one != rank and one not in circle]
+        beside = f" (as {'is' if len(others) == 1 else 'are'} {name_ranks(others)})" if others else ""
+        which = "" if call.is_point_to_point else f"{_which(run, trouble.group, trouble.number)}, "
+        parts.append(f"rank {rank} is in {which}{call.what}{call.where}{beside}")
+    groups = {waits[rank].group for rank in ordered}
+    is_of_messages = all(waits[rank].made[rank].is_point_to_point for rank in ordered)
+    what = "circle between groups" if len(groups) > 1 else "circle of messages" if is_of_messages else "circle"
+    sentence = f"{what}: {', and '.join(parts)}; each waits for the {'other' if len(ordered) == 2 else 'next'}"
+    first = ordered[0]
+    trouble = waits[first]
+    return Finding(
+        "circle",
+        sentence,
+        tuple(ordered),
+        tuple(sorted({rank for one in waits.values() for rank in one.made} - set(ordered))),
+        trouble.group,
+        trouble.number,
+        trouble.made[first].place,
+        {rank: waits[rank].made[rank] for rank in ordered},
+        last_common(run, trouble),
+    )
+
+
+def _late(run: Run) -> Iterator[Finding]:
+    """A rank made its last call of a group after the others had given up waiting for it."""
+    for group in run.groups.values():
+        held = {rank: calls for rank in group.ranks if rank in run.ranks and (calls := run.ranks[rank].of(group.key))}
+        common = set.intersection(*map(set, held.values())) if len(held) > 1 else set()
+        for number in sorted(common)[-1:]:
+            made = {rank: calls[number] for rank, calls in held.items() if calls[number].begun is not None}
+            if len(made) < 2:
+                continue
+            by_time = sorted(made, key=lambda rank: made[rank].begun or 0.0)
+            first, last = made[by_time[0]], made[by_time[-1]]
+            delay = (last.begun or 0.0) - (first.begun or 0.0)
+            if first.timeout is None or delay < first.timeout:
+                continue
+            rank = by_time[-1]
+            sentence = (
+                f"rank {rank} was late: it made {last.what}{last.where} ({_which(run, group.key, number)}) "
+                f"{delay:.1f} s after rank {by_time[0]}, which waits for {first.timeout:g} s"
+            )
+            if stalled := run.ranks[rank].stalled:
+                sentence += f"; before that, it was at {_at(stalled)}"
+            before = last_common(run, Trouble(group.key, number, made))
+            yield Finding(
+                "late", sentence + _after(before), (rank,), tuple(by_time[:-1]), group.key, number,
+                (stalled[0] if stalled else last).place, made, before,
+            )  # fmt: skip
+
+
+def _stuck(run: Run) -> Iterator[Finding]:
+    """All ranks made the same calls, and yet something says that they hang."""
+    for group in run.groups.values():
+        held = {rank: calls for rank in group.ranks if rank in run.ranks and (calls := run.ranks[rank].of(group.key))}
+        if len(held) < 2:
+            continue
+        number = max(max(calls) for calls in held.values())
+        made = {rank: calls[number] for rank, calls in held.items() if number in calls}
+        inside = [rank for rank in made if run.ranks[rank].in_call or run.ranks[rank].said or made[rank].done is False]
+        if not inside:
+            continue
+        call = made[min(made)]
+        common = last_common(run, Trouble(group.key, number, made))
+        alike = [rank for rank in made if made[rank].stack == call.stack]
+        odd = [rank for rank in made if rank not in alike]
+        if odd and len(odd) > len(alike):
+            alike, odd = odd, alike
+        where = _which(run, group.key, number)
+        lacks = f"; these records do not say {' or '.join(run.lacks)}" if run.lacks else ""
+        if odd:
+            mine, theirs = made[odd[0]], made[alike[0]]
+            sentence = (
+                f"all ranks made {where} alike as far as the records show, but {name_ranks(odd)} made {mine.what}"
+                f"{mine.where} and {name_ranks(alike)} made {theirs.what}{theirs.where}{lacks}"
+            )
+        else:
+            sentence = f"{name_ranks(sorted(made))} are all in {where}, {call.what}{call.where}{lacks}"
+        yield Finding(
+            "stuck", sentence + _after(common), tuple(odd), tuple(inside), group.key, number, made[(odd or alike)[0]].place,
+            made, common,
+        )  # fmt: skip
+
+
+def _reported(run: Run) -> Iterator[Finding]:
+    """What ranks reported, where nothing else is known: from logs alone."""
+    killed = [rank for rank, facts in run.ranks.items() if facts.ended.startswith(("was killed", "crashed"))]
+    telling = {rank: facts for rank, facts in sorted(run.ranks.items()) if facts.said}
+    if killed:
+        yield Finding("dead", f"{name_ranks(killed)} {run.ranks[killed[0]].ended}", tuple(killed), tuple(telling))
+    elif telling:
+        places: dict[str, list[int]] = {}
+        for rank, facts in telling.items():
+            places.setdefault(f"at {facts.at[0].place}" if facts.at else "at an unknown line", []).append(rank)
+        where = ", ".join(f"{name_ranks(ranks)} {place}" for place, ranks in places.items())
+        why = "logs alone do not say why; with ALLFOLD_FLIGHT_DIR set, the next run keeps records"
+        sentence = f"calls failed on {where}, and {why}"
+        own = next((said for facts in telling.values() for said in facts.said if _NAMES_THE_CAUSE.match(said)), "")
+        first = next(iter(telling))
+        yield Finding(
+            "reported",
+            own or sentence,
+            (),
+            tuple(telling),
+            place=telling[first].at[0].place if telling[first].at else "",
+        )
+
+
+# Words -----------------------------------------------------------------------------------------------------------------
+
+
+def _about(run: Run, finding: Finding) -> Iterator[str]:
+    """What else helps: each rank's call and line, where the ranks are now, and what they reported."""
+    for rank, call in sorted(finding.calls.items()):
+        text = line_of(call.stack[0]) if call.stack else ""
+        yield f"rank {rank}: {call.what}{call.where}" + (f": {text}" if text else "")
+    for rank in sorted({*finding.ranks, *finding.waiting}):
+        facts, made = run.ranks.get(rank), finding.calls.get(rank)
+        if facts is None:
+            continue
+        if facts.at and (made is None or facts.at[:1] != made.stack[:1]):
+            yield f"rank {rank} was at {_at(facts.at)} when its record was written"
+        for said in facts.said[:2]:
+            yield f"rank {rank} reported: {said}"
+    for rank, facts in sorted(run.ranks.items()):
+        if facts.ended.startswith(("crashed", "was killed")) and rank not in finding.ranks:
+            yield f"rank {rank} {facts.ended}" + (f" at {_at(facts.at)}" if facts.at else "")
+
+
+def _which(run: Run, group: str, number: int) -> str:
+    label = run.groups[group].label if group in run.groups else group
+    return f"call {number} of {label}"
+
+
+def _after(common: Call | None) -> str:
+    if common is None:
+        return ""
+    return f"; call {common.number}, {common.what}{common.where}, was the last that all made"
+
+
+def _at(stack: Sequence[object]) -> str:
+    frame = stack[0]
+    return f"{frame.place} in {frame.function}" if frame.function else frame.place  # type: ignore[attr-defined]
+
+
+def _it(ranks: Sequence[int]) -> str:
+    return "it" if len(ranks) == 1 else "they"
+
+
+def _wait(ranks: Sequence[int]) -> str:
+    return f"{name_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
+
+
+def summary(run: Run) -> str:
+    """What there is, if nothing is wrong with it."""
+    calls = sum(len(rank.calls) for rank in run.ranks.values())
+    return f"{counted(len(run.ranks), 'rank')}, {counted(calls, 'call')} in {counted(len(run.groups), 'group')}"

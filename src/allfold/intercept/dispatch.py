@@ -1,0 +1,94 @@
+"""The kernels through which every call of every process group written in C++ goes, whichever backend serves it.
+
+The operators have kernels for kinds of devices, and none for the key `BackendSelect`, which comes before them. A kernel
+there sees the calls of Python, of DDP's reducer and of functional collectives, in all threads. It is registered once and
+stays, because taking it away is unsafe while models are alive; without a watcher it only passes calls on.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import torch
+
+from .operations import METHODS, Go, Made, Method, Operator, Watcher, all_operators
+
+_library: Any = None
+_watchers: dict[str, Watcher] = {}
+_watcher: Watcher | None = None  # all of them
+_ORDER = ("check", "record", "replay", "delays")  # from the inmost
+
+
+class _InThread(threading.local):
+    inside = False  # a call that another call is made of
+
+
+_here = _InThread()
+
+
+def watch(name: str, watcher: Watcher | None) -> None:
+    """Have every call go through the watcher of this name; None ends that."""
+    global _library, _watcher
+    if watcher is not None and _library is None:
+        _library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        for operator in all_operators():
+            _library.impl(operator.name, _kernel(operator, below), "BackendSelect", with_keyset=True)
+    if watcher is None:
+        _watchers.pop(name, None)
+    else:
+        _watchers[name] = watcher
+    _watcher = None
+    for inner in _ORDER:
+        if inner in _watchers:
+            _watcher = _watchers[inner] if _watcher is None else partial(_nested, _watchers[inner], _watcher)
+
+
+def _nested(outer: Watcher, inner: Watcher, made: Made, go: Go) -> Any:
+    return outer(made, partial(inner, made, go))
+
+
+def _kernel(operator: Operator, below: Any) -> Any:
+    redispatch = operator.overload._handle.redispatch_boxed
+    made = operator.made
+
+    def kernel(keys: Any, *arguments: Any) -> Any:
+        watcher = _watcher
+        if watcher is None or _here.inside:
+            return redispatch(keys & below, *arguments)
+        return watcher(made(arguments), partial(redispatch, keys & below, *arguments))
+
+    return kernel
+
+
+def watch_class(group: type) -> None:
+    """Have the calls of a process group that is written in Python go through the watcher: no kernel sees them."""
+    if "is_watched" in vars(group):
+        return
+    group.is_watched = True  # type: ignore[attr-defined]
+    ours = {id(getattr(group, name)): method for name, method in METHODS.items() if hasattr(group, name)}
+    for name, function in list(vars(group).items()):
+        method = ours.get(id(function))
+        if method is not None:
+            setattr(group, name, _method(function, method))
+
+
+def _method(function: Any, method: Method) -> Any:
+    def call(self: Any, *arguments: Any, **given: Any) -> Any:
+        watcher = _watcher
+        if watcher is None or _here.inside:
+            return function(self, *arguments, **given)
+        return watcher(method.made(self, arguments, given), partial(_inside, function, self, *arguments, **given))
+
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    return call
+
+
+def _inside(function: Any, *arguments: Any, **given: Any) -> Any:
+    _here.inside = True
+    try:
+        return function(*arguments, **given)
+    finally:
+        _here.inside = False

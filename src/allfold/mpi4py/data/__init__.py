@@ -1,0 +1,1 @@
+"""Memory, datatypes and operations: messages are made of them."""

@@ -1,0 +1,102 @@
+"""The state that all handles of one communicator share."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..communicator.communicator import Communicator
+from .data.attributes import Attributes
+from .failures import ERRORS_RETURN
+from .requests import EMPTY, Arrived, Pending
+
+NEIGHBOURS, GROUPS = 1, 2
+"""Contexts of messages, beside 0 for those of the program: see native/messages/channel.hpp."""
+
+
+class Shared:
+    """An MPI communicator: allfold's, and what MPI adds to it."""
+
+    def __init__(self, communicator: Communicator, world: Sequence[int], name: str = "") -> None:
+        self.communicator = communicator
+        self.world = tuple(world)
+        self.name = name
+        self.errhandler: Any = ERRORS_RETURN._ob
+        self.attributes = Attributes()
+        self.info: dict[str, str] = {}
+        self.topology: Any = None
+        self.buffered: list[Pending] = []
+        self.buffer: Any = None
+        self.is_revoked = False
+        self._worker: _Worker | None = None
+        self.messages = communicator.engine.messages
+        self.rank, self.size = communicator.rank, communicator.size
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Make a collective call, after those that run in the background."""
+        if self._worker is None:
+            return call()
+        return self._worker.begin(call).wait()[1]
+
+    def begin(self, call: Callable[[], Any]) -> Pending:
+        """Make a collective call in the background, after those that were begun before."""
+        if self._worker is None:
+            self._worker = _Worker()
+        return self._worker.begin(call)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.begin(lambda: None).wait()
+            self._worker.end()
+            self._worker = None
+        self.communicator.engine.close(False)
+
+
+class _Worker:
+    """A thread that makes the collective calls of one communicator in the order in which they were begun."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="allfold MPI", daemon=True).start()
+
+    def begin(self, call: Callable[[], Any]) -> _Call:
+        made = _Call(call)
+        self._calls.put(made)
+        return made
+
+    def end(self) -> None:
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.make()
+
+
+class _Call(Pending):
+    """A collective call in the background."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call: Callable[[], Any] | None = call
+        self._ended = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def make(self) -> None:
+        assert self._call is not None
+        try:
+            self._value = self._call()
+        except BaseException as error:  # it is raised where the program waits
+            self._error = error
+        self._call = None
+        self._ended.set()
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self) -> tuple[Arrived, Any]:
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return EMPTY, self._value

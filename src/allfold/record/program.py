@@ -1,0 +1,86 @@
+"""What a process is: its program, its variables, the states of its random generators, and what it runs on."""
+
+from __future__ import annotations
+
+import base64
+import multiprocessing.process
+import os
+import platform
+import random
+import sys
+import time
+from typing import Any
+
+import torch
+
+from . import VARIABLES
+
+
+def head(rank: int, keep: str, early: dict[str, Any]) -> dict[str, Any]:
+    """What the file of a rank begins with."""
+    return {
+        "rank": rank,
+        "keep": keep,
+        "time": time.time(),
+        "program": program(),
+        "folder": os.getcwd(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "random": early,
+        "facts": facts(),
+    }
+
+
+def facts() -> dict[str, str]:
+    """What may change the last bits of a sum."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def program() -> dict[str, Any]:
+    """How this program was started, as far as it can be started again."""
+    main: Any = sys.modules.get("__main__")
+    own: Any = multiprocessing.process.current_process()
+    file = getattr(main, "__file__", None) or getattr(sys.modules.get("__mp_main__"), "__file__", None)
+    spec = getattr(main, "__spec__", None)
+    found: dict[str, Any] = {"arguments": sys.argv[1:], "file": None if file is None else os.path.abspath(file)}
+    if spec is not None and not own._identity:
+        found["module"] = spec.name.removesuffix(".__main__")
+    if own._identity:
+        found["child"] = list(own._identity)
+    return found
+
+
+def early_state() -> dict[str, Any]:
+    """The state of Python's generator when torch is imported: the program may draw before it creates a group."""
+    return {"python": random.getstate()}
+
+
+def state() -> dict[str, Any]:
+    """The states of all generators, and the number of threads."""
+    found = early_state() | {
+        "torch": base64.b64encode(bytes(torch.get_rng_state().tolist())).decode(),
+        "threads": torch.get_num_threads(),
+    }
+    if (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, *rest = numpy.random.get_state(legacy=True)
+        found["numpy"] = [name, keys.tolist(), *rest]
+    return found
+
+
+def restore(found: dict[str, Any]) -> None:
+    """The opposite of `state`."""
+    if "python" in found:
+        version, keys, gauss = found["python"]
+        random.setstate((version, tuple(keys), gauss))
+    if "torch" in found:
+        torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(found["torch"])), dtype=torch.uint8))
+        torch.set_num_threads(found["threads"])
+    if "numpy" in found:
+        import numpy as np
+
+        name, keys, *rest = found["numpy"]
+        np.random.set_state((name, np.array(keys, np.uint32), *rest))

@@ -1,0 +1,99 @@
+"""A pytest test's function in a rank: its fixtures that each rank has for itself, and the text of its assertions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+import pytest
+from _pytest.assertion import util
+from _pytest.capture import CaptureFixture, FDCapture, SysCapture
+from _pytest.config import default_plugins, get_config
+
+from allfold.testing.rank import Rank
+
+for _name in default_plugins:  # now, in the template: a rank that imports an extension module for them ends slowly
+    import_module(f"_pytest.{_name}")
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """A fixture that has a value in ranks only."""
+
+    name: str
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        sentence = (
+            f"{self.name!r} exists in the ranks only, and fixtures run in pytest's own process; use it in the test"
+        )
+        raise pytest.fail.Exception(sentence, pytrace=False)
+
+
+@contextlib.contextmanager
+def _captured(kind: Any) -> Iterator[Any]:
+    fixture = CaptureFixture(kind, None, _ispytest=True)  # type: ignore[arg-type]
+    fixture._start()
+    try:
+        yield fixture
+    finally:
+        left = fixture.readouterr()
+        fixture.close()
+        for stream, text in zip(("stdout", "stderr"), left, strict=True):
+            getattr(sys, stream).write(text)
+
+
+LOCAL: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "monkeypatch": pytest.MonkeyPatch.context,
+    "capsys": lambda: _captured(SysCapture),
+    "capfd": lambda: _captured(FDCapture),
+}
+"""Fixtures of pytest that every rank has for itself."""
+
+
+def call_test(
+    test: Callable[..., Any], rank: Rank, values: Mapping[str, Any], verbosity: int | None
+) -> tuple[str, str]:
+    """Call the test's function; how it ended, and why. `verbosity`: None in pytest's own process, which explains itself."""
+    __tracebackhide__ = True
+    if verbosity is not None:
+        util._reprcompare = partial(_explain, verbosity)
+    with contextlib.ExitStack() as fixtures:
+        filled = dict(values)
+        for name, value in values.items():
+            if isinstance(value, Placeholder):
+                filled[name] = fixtures.enter_context(LOCAL[name]()) if name in LOCAL else getattr(rank, value.name)
+        try:
+            test(**filled)
+        except pytest.skip.Exception as error:
+            return "skipped", str(error)
+        except pytest.xfail.Exception as error:
+            return "expected to fail", str(error)
+    return "passed", ""
+
+
+def _explain(verbosity: int, operator: str, left: Any, right: Any) -> str | None:
+    """The differences that pytest shows below a comparison, in the form that its rewritten assertions take."""
+    with contextlib.suppress(Exception):  # then the assertion itself is shown
+        config = _plain_config(verbosity)
+        for lines in config.hook.pytest_assertrepr_compare(config=config, op=operator, left=left, right=right):
+            return "\n~".join(line.replace("\n", "\\n") for line in lines).replace("%", "%%")
+    return None
+
+
+@cache
+def _plain_config(verbosity: int) -> pytest.Config:
+    """pytest's configuration without files and plugins of users; made when the first comparison fails."""
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
+    config = get_config()
+    config.parse(["-c", os.devnull, "--noconftest", *["-v"] * verbosity])
+    return config

@@ -1,0 +1,192 @@
+"""A rank of a test, around the test's function: it connects, records where it is, and checks that nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from allfold.errors import UsageError
+from allfold.launch.environment import Place
+from allfold.launch.spawn import connected
+from allfold.testing.coverage_of_ranks import measured
+from allfold.testing.faults import Ranks, running
+from allfold.testing.leftovers import watching
+
+_stacks: int | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings that all ranks of a run share."""
+
+    folder: str  # for stacks, and for the store of torch's group if there is no port
+    port: int | None  # of that store
+    backend: str | None
+    connects: bool
+    timeout: float
+    delays: int | None = None  # the seed of random delays before calls
+    device: str | None = None
+    coverage: str | None = None  # the settings of a measurement
+    checks: bool = False  # the calls of torch's groups are compared before they are made
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of a test."""
+
+    rank: int
+    world_size: int
+    comm: Any = None
+    ranks: ClassVar[Ranks] = Ranks()
+    has_group: bool = False
+
+    @property
+    def process_group(self) -> Any:
+        # Not an attribute: nobody but the test and torch has a reference to the group when it is destroyed.
+        return sys.modules["torch.distributed"].group.WORLD if self.has_group else None
+
+
+@contextlib.contextmanager
+def entered(setup: Setup, place: Place) -> Iterator[Rank]:
+    """A rank that is connected as the test wants it."""
+    __tracebackhide__ = True
+    record_stacks(setup.folder, place.rank)
+    _seed(place.rank)
+    faults = running(place.rank, place.size, setup.folder, setup.delays)
+    coverage = measured(setup.coverage, setup.folder, place.rank)
+    with coverage, no_debugger(place.rank), watching(), faults, contextlib.ExitStack() as connections:
+        if setup.checks:
+            connections.enter_context(_checked())
+        if setup.backend is not None:
+            connections.enter_context(_process_group(setup, setup.backend, place))
+        comm = connections.enter_context(connected(place)) if setup.connects else None
+        yield Rank(place.rank, place.size, comm, setup.backend is not None)
+        # Not after an error, as in `connected`.
+        _destroy_groups()
+
+
+@contextlib.contextmanager
+def _checked() -> Iterator[None]:
+    """Compare the calls of all groups of torch that are made from now on (docs/check.md)."""
+    __tracebackhide__ = True
+    from allfold.check.install import end_check, install
+
+    install()
+    try:
+        yield
+    except BaseException:
+        end_check()  # the others learn now that this rank makes no more calls, and why
+        raise
+
+
+@contextlib.contextmanager
+def no_debugger(rank: int) -> Iterator[None]:
+    """Have `breakpoint()` say where it works: ranks have no terminal."""
+
+    def say(*_: object, **__: object) -> None:
+        raise UsageError(
+            f"breakpoint() in rank {rank}: ranks that are processes have no terminal. Give the test's mark, or "
+            "allfold.testing.run, threads=True, or start a script by `allfold run --pdb RANK`"
+        )
+
+    hook = sys.breakpointhook
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = say
+    try:
+        yield
+    finally:
+        sys.breakpointhook = hook
+
+
+def _seed(rank: int) -> None:
+    """Give each rank random numbers of its own, the same in every run."""
+    random.seed(rank)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(rank)
+    if (torch := sys.modules.get("torch")) is not None:
+        # torch.manual_seed takes 6 ms the first time.
+        seed = torch.default_generator.manual_seed
+        (seed if torch.accelerator.current_accelerator() is None else torch.manual_seed)(rank)
+
+
+def record_stacks(folder: str, rank: int) -> None:
+    """Have a rank that crashes or is ended write down where it was."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # a rank that is killed has then written its lines
+    stacks = _open_stacks(stack_file(folder, rank))
+    faulthandler.enable(stacks)
+    # The handler runs at once, even if the rank waits in C. Then the signal ends the rank, as it would without it.
+    faulthandler.register(signal.SIGTERM, stacks, all_threads=True, chain=True)
+
+
+def _open_stacks(path: str) -> int:
+    """The descriptor for stacks. It stays open until the process ends, which may crash or hang, too."""
+    global _stacks
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if _stacks is None:
+        _stacks = file
+    else:  # of an earlier test: this rank is kept
+        os.dup2(file, _stacks, inheritable=False)
+        os.close(file)
+    return _stacks
+
+
+def stack_file(folder: str | os.PathLike[str], rank: int) -> str:
+    return os.path.join(folder, f"stack-{rank}")
+
+
+@contextlib.contextmanager
+def _process_group(setup: Setup, backend: str, place: Place) -> Iterator[None]:
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    if setup.device is not None and setup.device != "cpu":
+        _choose_gpu(setup.device, place)
+    # The test's timeout comes first, and says more than gloo's.
+    timeout = timedelta(seconds=2 * setup.timeout + 10)
+    if setup.port is None:
+        store = dist.FileStore(os.path.join(setup.folder, "store"), place.size)
+    else:
+        server = dist.TCPStore("127.0.0.1", setup.port, is_master=False, wait_for_workers=False, timeout=timeout)
+        store = dist.PrefixStore(setup.folder, server)
+    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=timeout)
+    # gloo fails to connect if a rank that has connected to all others is gone before these have.
+    store.set(f"connected/{place.rank}", "")
+    store.wait([f"connected/{rank}" for rank in range(place.size)], timeout)
+    yield
+
+
+def _choose_gpu(device: str, place: Place) -> None:
+    import torch
+
+    found = torch.cuda.device_count()
+    number = int(device.partition(":")[2] or place.local_rank)
+    if number >= found:
+        raise UsageError(
+            f"device={device!r}: rank {place.rank} would use GPU {number}, and torch finds {found or 'no'} "
+            f"GPU{'' if found == 1 else 's'} here"
+        )
+    torch.cuda.set_device(number)
+
+
+def _destroy_groups() -> None:
+    """Destroy torch's groups, those that the test has made and left, too. gloo takes 10 ms for each other rank."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return
+    groups = list(dist.distributed_c10d._world.pg_map)
+    dist.destroy_process_group()
+    threading.Thread(target=groups.clear, daemon=True).start()
