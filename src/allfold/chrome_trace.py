@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Track:
-    """One line of the picture: a thread of a process. What threads and processes stand for is up to the caller."""
+    """One line of the picture: a thread of a process. The caller defines the meaning of threads and processes."""
 
     thread: int
     process: int = 0

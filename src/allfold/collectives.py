@@ -12,7 +12,7 @@ algorithms, and a method of `Communicator`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -39,6 +39,14 @@ class Bounds:
     messages: int
     bytes: Fraction
     busiest_port_bytes: Fraction
+
+    def to_json(self) -> dict[str, float]:
+        return plain(vars(self))
+
+
+def plain(figures: Mapping[str, int | Fraction]) -> dict[str, float]:
+    """Figures by name, with fractions as floats."""
+    return {name: float(one) if isinstance(one, Fraction) else one for name, one in figures.items()}
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ def up_to(rank: int, ranks: int) -> range:
 
 
 def below(rank: int, ranks: int) -> range:
-    """The contributors of an exclusive prefix. There is nobody below rank 0, which keeps what it has."""
+    """The contributors of an exclusive prefix. Rank 0, which has no rank below it, keeps its own data."""
     return range(max(rank, 1))
 
 
@@ -272,7 +280,7 @@ def _all_reduce(ranks: int) -> tuple[int, int, Fraction]:
 
 
 def _slice_to_each(ranks: int) -> tuple[int, int, Fraction]:
-    """Everybody hears of everybody, and needs a slice of each."""
+    """Every rank depends on every other, and needs a slice of each."""
     others = ranks - 1
     return 2 * others, others, Fraction(others, ranks)
 

@@ -1,4 +1,4 @@
-"""How a buffer is divided into chunks, and a chunk into segments: one rule for all engines.
+"""The division of a buffer into chunks, and of a chunk into segments: one rule for all engines.
 
 Part i of n elements in p parts goes from i·n//p to (i+1)·n//p. So parts differ by at most one element, empty ones occur
 only where there are more parts than elements, and the slices of a collective that has slices are made of whole chunks.
@@ -29,12 +29,12 @@ def chunk_bounds(elements: int, chunks: int) -> NDArray[np.int64]:
 
     Where a collective has slices, the buffer is the whole array: `elements` counts all slices together.
     """
-    return _bounds(elements, chunks, "elements", "chunks")
-
-
-def segment_bounds(length: int, segments: int) -> NDArray[np.int64]:
-    """Segment s of a chunk goes from the chunk's element `bounds[s]` to `bounds[s + 1]`."""
-    return _bounds(length, segments, "elements", "segments")
+    if elements < 0 or chunks < 1:
+        raise UsageError(f"{elements} elements cannot be divided into {chunks} chunks")
+    # i·n//p without the product i·n, which may not fit into 64 bits.
+    whole, rest = divmod(elements, chunks)
+    part = np.arange(chunks + 1, dtype=np.int64)
+    return part * whole + part * rest // chunks
 
 
 def longer_by(chunk: int, other: int, parts: int) -> int | None:
@@ -68,7 +68,7 @@ class Lengths:
         if given.shape != wanted or given.dtype.kind not in "iu":
             raise UsageError(f"{promise.name}: counts must be whole numbers, {words}; got {_shown(counts)}")
         if (given < 0).any() or sum(map(int, given.ravel())) > _MOST_ELEMENTS:
-            raise UsageError(f"{promise.name}: counts must not be negative or beyond memory; got {_shown(counts)}")
+            raise UsageError(f"{promise.name}: counts must be non-negative and fit in memory; got {_shown(counts)}")
         self.table: NDArray[np.int64] = given.astype(np.int64)
         self.table.setflags(write=False)
         self.digest = crc32(self.table.tobytes()) or 1
@@ -124,7 +124,7 @@ class Lengths:
 
 
 class Division:
-    """Where the chunks of a call lie in the whole input and the whole output of every rank, and how long they are.
+    """The positions and lengths of a call's chunks in the whole input and output of every rank.
 
     A datum is a chunk or, in an all_to_all, owner · chunks + chunk.
     """
@@ -171,12 +171,3 @@ def _shown(counts: object) -> str:
     if isinstance(counts, list) and len(counts) > _SHOWN:
         return f"{str(counts[:_SHOWN])[:-1]}, … ({len(counts)} in all)"
     return text if len(text) <= 300 else text[:299] + "…"
-
-
-def _bounds(length: int, parts: int, of: str, into: str) -> NDArray[np.int64]:
-    if length < 0 or parts < 1:
-        raise UsageError(f"{length} {of} cannot be divided into {parts} {into}")
-    # i·n//p without the product i·n, which may not fit into 64 bits.
-    whole, rest = divmod(length, parts)
-    part = np.arange(parts + 1, dtype=np.int64)
-    return part * whole + part * rest // parts

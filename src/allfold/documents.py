@@ -18,7 +18,7 @@ LARGEST = sys.float_info.max
 
 
 class DocumentError(UsageError):
-    """A document is not what it should be. `where` and `expected` are for callers that word the error differently."""
+    """A document is malformed. `where` and `expected` are for callers that word the error differently."""
 
     def __init__(self, sentence: str, where: str = "", expected: str = "") -> None:
         super().__init__(sentence)
@@ -29,7 +29,7 @@ class DocumentError(UsageError):
 def read_plain(
     path: str | os.PathLike[str], most: int, check_facts: Callable[[os.stat_result], None] = lambda facts: None
 ) -> bytes:
-    """The content of a plain file of at most `most` bytes. `check_facts` may refuse it before it is read."""
+    """The content of a regular file of at most `most` bytes. `check_facts` may reject it before it is read."""
     try:
         # Do not block: somebody may have put a pipe there.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -38,7 +38,7 @@ def read_plain(
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
-            raise DocumentError("it is not a plain file")
+            raise DocumentError("it is not a regular file")
         check_facts(facts)
         if facts.st_size > most:
             raise DocumentError(f"it has {facts.st_size} bytes; expected at most {most}")
@@ -56,7 +56,7 @@ def parse(content: str | bytes) -> Any:
 
 
 def is_exactly(value: object, expected: object) -> bool:
-    """Whether a value is exactly the expected one. In Python True and 1.0 are equal to 1, in JSON they are not."""
+    """True if a value is exactly the expected one. In Python True and 1.0 are equal to 1, in JSON they are not."""
     return json.dumps(value, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 

@@ -20,7 +20,7 @@ class AllfoldError(Exception):
 
 
 class UsageError(AllfoldError, ValueError):
-    """What the caller passed cannot be used; the message says what was expected and what was passed.
+    """An argument cannot be used; the message says what was expected and what was passed.
 
     >>> try:
     ...     af.spawn(print, ranks=0)
@@ -31,7 +31,7 @@ class UsageError(AllfoldError, ValueError):
 
 
 class EngineMissing(UsageError):
-    """What was asked for runs between processes, and this allfold has no engine; the message says what works."""
+    """The request runs between processes, and this allfold has no engine; the message says what works."""
 
 
 class SolverMissing(UsageError):
@@ -165,7 +165,7 @@ class SharedMemoryError(AllfoldError, MemoryError):
 
 
 class DeviceError(AllfoldError, RuntimeError):
-    """A GPU, or its driver, refused something; the message says what.
+    """A GPU or its driver reported an error; the message says which.
 
     >>> issubclass(af.DeviceError, af.AllfoldError)
     True
@@ -178,8 +178,8 @@ class DeviceError(AllfoldError, RuntimeError):
 def raised_by_handler(error: BaseException) -> bool:
     """True if a signal handler raised this error.
 
-    Python runs a handler between any two instructions of the main thread. So its exception may come out of anybody's
-    function and say nothing about that function. Code that turns the errors of a function into its own leaves it alone.
+    Python runs a handler between any two instructions of the main thread. So its exception may come out of any function
+    and say nothing about that function. Code that turns the errors of a function into its own leaves it alone.
     """
     handlers = {_code(signal.getsignal(number)) for number in range(1, signal.NSIG)} - {None}
     trace = error.__traceback__

@@ -38,13 +38,36 @@ def write_whole(
         raise UsageError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
+def require_writable(path: str | os.PathLike[str], folders: bool = False) -> None:
+    """Raise `UsageError` if `write_whole` could not write this file: before the work, not after it.
+
+    Nothing is made. With `folders`, `write_whole` may create missing folders.
+    """
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = False
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path!s:.200} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    if is_folder:
+        raise UsageError(f"{path} cannot be written: Is a directory")
+    if _is_stream(path):
+        return
+    place = Path(os.path.realpath(path))
+    folder = next(one for one in place.parents if not folders or one.exists())
+    if not folder.exists():
+        raise UsageError(f"{path} cannot be written: there is no folder {folder}")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path} cannot be written: no file can be made in {folder}")
+
+
 def _is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether this is not a plain file (for a folder, writing then raises), or names one that is already open."""
+    """True if this is not a plain file (for a folder, writing then raises), or names one that is already open."""
     if str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
         return True
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -68,7 +91,7 @@ def _replace(place: Path, data: bytes, private: bool) -> None:
 
 
 def explain_open_files(error: OSError, ranks: int) -> str | None:
-    """What to say and what to do if ranks need more open files than this process may have; None for other errors."""
+    """The sentence and the advice if ranks need more open files than this process may have; None for other errors."""
     if resource is None or error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -95,12 +95,12 @@ class Op:
         if not isinstance(result, np.ndarray) or result.shape != left.shape or result.dtype != left.dtype:
             came = describe(result.dtype, result.shape) if isinstance(result, np.ndarray) else repr(result)
             wanted = describe(left.dtype, left.shape)
-            raise UsageError(f"{self.name}: the operation must make one {wanted} out of two, but gave {came}")
+            raise UsageError(f"{self.name}: the operation must return one {wanted} for two, but returned {came}")
         return result
 
 
 def _code_facts(code: CodeType) -> tuple[object, ...]:
-    """What is the same for the same code in every process: not its file and line, nor the values it closes over."""
+    """The facts of a code that are equal in every process: not its file and line, nor the values it closes over."""
     plain = (int, float, complex, str, bytes, tuple, type(None))
     constants = [_code_facts(one) if isinstance(one, CodeType) else one for one in code.co_consts]
     return code.co_code, code.co_names, [one for one in constants if isinstance(one, plain)]
@@ -166,7 +166,7 @@ def check_average(promise: Collective, op: Op) -> None:
 
 def _check_operands(op: Op, operands: Sequence[Array], dtype: Dtype) -> None:
     if not operands:
-        raise UsageError(f"{op.name}: nothing to fold; at least one operand is needed")
+        raise UsageError(f"{op.name}: nothing to fold; expected at least one operand")
     for number, operand in enumerate(operands):
         if operand.dtype != dtype.carrier or operand.shape != operands[0].shape:
             raise UsageError(

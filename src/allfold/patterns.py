@@ -11,7 +11,7 @@ patterns (`@algorithm(…, patterns=…)`), with `copies` and `reductions` where
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -39,11 +39,11 @@ class Pattern:
     destination: Index
     share: Share
     reduced: Share
-    """How much of each message is combined on arrival."""
+    """The part of each message that is combined on arrival."""
     local_rank: Index = field(default_factory=lambda: _NOBODY)
     """The ranks that move or combine something within their own memory in this step."""
     local_share: Share = field(default_factory=lambda: _NOTHING)
-    """How much each of them moves or combines."""
+    """The share of S that each of them moves or combines."""
     consecutive: bool = True
     """The steps follow each other, so that what arrives in one is sent on in the next."""
     apart: bool = False
@@ -73,8 +73,7 @@ Patterns = Iterable[Pattern | Everybody]
 
 def copies(source: Seats, destination: Seats, share: float | Share, times: int = 1) -> Pattern:
     """Messages that are copied on arrival, in each of `times` equal steps."""
-    shares = np.broadcast_to(np.asarray(share, np.float64), source.shape)
-    return Pattern(times, source.astype(np.int32), destination.astype(np.int32), shares, np.zeros(source.shape))
+    return replace(reductions(source, destination, share, times), reduced=np.zeros(source.shape))
 
 
 def reductions(source: Seats, destination: Seats, share: float | Share, times: int = 1) -> Pattern:

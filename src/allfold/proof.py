@@ -32,7 +32,7 @@ ACROSS_HOSTS = 12  # ranks up to which the message programs are proved, too
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved of a schedule. `None` where a question does not arise, as for a collective that only copies.
+    """The facts that were proved of a schedule. `None` where a question does not arise, as for a collective that only copies.
 
     >>> proof = af.verify(af.schedule("all_reduce", "ring", ranks=4))
     >>> proof.same_bits, proof.rank_order, proof.counts.steps
@@ -89,7 +89,7 @@ class Proof:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """What `allfold verify --json` prints."""
+        """The proof as `allfold verify --json` prints it."""
         return {
             "collective": self.schedule.collective,
             "algorithm": self.schedule.algorithm,
@@ -103,12 +103,7 @@ class Proof:
             "across_hosts": self.across_hosts,
             "uneven": self.uneven,
             **self.counts.to_json(),
-            "bounds": {
-                "rounds": self.bounds.rounds,
-                "messages": self.bounds.messages,
-                "bytes": float(self.bounds.bytes),
-                "busiest_port_bytes": float(self.bounds.busiest_port_bytes),
-            },
+            "bounds": self.bounds.to_json(),
         }
 
 

@@ -1,4 +1,4 @@
-"""Proved programs: whoever wrote the algorithm, what the ranks execute was checked first, down to each wait."""
+"""Proved programs: everything that ranks execute was checked first, down to each wait, whoever wrote the algorithm."""
 
 from __future__ import annotations
 
@@ -64,14 +64,19 @@ class TwoLevel(NamedTuple):
 
 
 def two_level_programs_of(
-    collective: str, name: str, root: int | None, islands: Islands, by: tuple[tuple[str, str], ...], ahead: int | None
+    collective: str,
+    algorithm: AnyAlgorithm,
+    root: int | None,
+    islands: Islands,
+    by: tuple[tuple[str, str], ...],
+    ahead: int | None,
 ) -> TwoLevel:
     """The programs of an algorithm in two levels, whose groups are the islands. Exactly these were checked.
 
     `by`: its other parameters. `ahead`: how many segments are begun before one is ended (None: all).
     """
     with _proving:
-        return _proved_in_two_levels(algorithm_of(collective, name), root, islands, by, ahead)
+        return _proved_in_two_levels(algorithm_of(collective, algorithm), root, islands, by, ahead)
 
 
 def schedule_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> Schedule:

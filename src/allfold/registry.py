@@ -1,4 +1,4 @@
-"""Which algorithms there are, and how a name and a number of ranks become a schedule."""
+"""The registry of algorithms, and how a name and a number of ranks become a schedule."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Algorithm:
 
     @property
     def takes_groups(self) -> bool:
-        """Whether it has two levels, and can be told which ranks form a group."""
+        """True if it has two levels, and takes the groups of ranks as a parameter."""
         return "groups" in inspect.signature(self.function).parameters
 
 
 AnyAlgorithm = str | Callable[..., Steps] | Algorithm | Schedule
-"""How an algorithm is named in a call: by its name, as a generator function, as one that is registered, or as a schedule
+"""An algorithm as calls take it: by its name, as a generator function, as one that is registered, or as a schedule
 for just these ranks."""
 
 _REGISTERED_AS = "__allfold_algorithms__"  # on a function: name and chunks by collective, which travel with it
@@ -90,7 +90,7 @@ class Registry:
         self._known: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
         self._loaded = False
         self._loading = RLock()
-        self._replacing: list[Algorithm] | None = None
+        self._replacements: list[Algorithm] | None = None
         self.on_replacement: list[Callable[[], None]] = []
         """Called when a name gets a new function: whatever was made from the old one is stale."""
 
@@ -109,8 +109,8 @@ class Registry:
         is_built_in = (new.function.__module__ or "").startswith(f"{_BUILT_IN}.")
         names = self._known[new.collective] if is_built_in else self.of(new.collective)
         known = names.get(new.name)
-        if self._replacing is not None:
-            self._replacing.append(new)
+        if self._replacements is not None:
+            self._replacements.append(new)
         elif known is not None and not _is_again(known, new):
             raise UsageError(f"{new.collective} already has an algorithm {new.name!r}, in {known.function.__module__}")
         names[new.name] = new
@@ -121,11 +121,11 @@ class Registry:
     @contextmanager
     def replacing(self) -> Iterator[list[Algorithm]]:
         """Inside, any name may be registered again. Yields the list of those that are registered inside."""
-        self._replacing = []
+        self._replacements = []
         try:
-            yield self._replacing
+            yield self._replacements
         finally:
-            self._replacing = None
+            self._replacements = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -191,7 +191,7 @@ def algorithm(
     named = tuple(phases)
     for phase in named:
         if not isinstance(phase, Phase):
-            raise UsageError(f"phases are made by Phase(name, sentence, steps), not {phase!r}")
+            raise UsageError(f"phases must be Phase(name, sentence, steps), not {phase!r}")
     find_collective(collective)
     for what, formula in (("steps", steps), ("port", port), ("patterns", patterns)):
         if formula is not None and not callable(formula):
@@ -234,7 +234,7 @@ def register(made: Schedule, name: str | None = None) -> Algorithm:
 
 
 def algorithms_of_script() -> list[Algorithm]:
-    """What the script or notebook itself has registered: other processes cannot import it from any module."""
+    """The algorithms that the script or notebook itself has registered: other processes cannot import it from any module."""
     return [one for one in REGISTRY.all() if one.made is not None or one.function.__module__ == "__main__"]
 
 
@@ -310,7 +310,7 @@ def schedule(
 def _fitting(made: Schedule, ranks: int, root: int | None) -> Schedule:
     if (made.ranks, made.root) != (ranks, root):
         asked = f"{ranks} ranks" + ("" if root is None else f" and the root {root}")
-        raise UsageError(f"{made.title} is a schedule for just that; {asked} are asked for")
+        raise UsageError(f"{made.title} works for that number of ranks only; you asked for {asked}")
     return made
 
 
@@ -327,7 +327,7 @@ def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) 
 
 
 def algorithm_of(collective: str, algorithm: AnyAlgorithm) -> Algorithm:
-    """What is meant by an algorithm's name, or by a generator function, registered or not."""
+    """The algorithm of a name, or of a generator function, registered or not."""
     if isinstance(algorithm, str):
         return find_algorithm(collective, algorithm)
     if isinstance(algorithm, Algorithm):

@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -24,13 +26,13 @@ from itertools import chain, count, islice
 from math import prod
 from os.path import basename
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .collectives import Collective, find_collective
+from .collectives import Collective, find_collective, plain
 from .documents import DocumentError, head_of, parse, whole_at
 from .errors import AllfoldError, ScheduleError, UsageError, raised_by_handler
 from .files import write_whole
@@ -72,7 +74,7 @@ class Move(NamedTuple):
 
     @property
     def moves(self) -> int:
-        """How many moves it stands for: one, unless it was made from arrays."""
+        """The number of moves it stands for: one, unless it was made from arrays."""
         try:
             return np.broadcast(*self[1:5]).size
         except ValueError:  # shapes that do not fit together: `build` refuses it
@@ -98,7 +100,7 @@ def copy(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | 
     step 2  2:0→1  0:1→2  1:2→0
     """
     frame = _frame(1)
-    site = _calls.get((id(frame.f_code), frame.f_lasti)) or _site(frame)
+    site = _instructions.get(id(frame.f_code), _NOTHING).get(frame.f_lasti) or _site(frame)
     return _new_move(Move, (False, chunk, source, destination, chunk if into is None else into, site))
 
 
@@ -112,7 +114,7 @@ def reduce(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers 
     step 1  +0:1→0  +0:2→0  +0:0→1  +0:2→1  +0:0→2  +0:1→2
     """
     frame = _frame(1)
-    site = _calls.get((id(frame.f_code), frame.f_lasti)) or _site(frame)
+    site = _instructions.get(id(frame.f_code), _NOTHING).get(frame.f_lasti) or _site(frame)
     return _new_move(Move, (True, chunk, source, destination, chunk if into is None else into, site))
 
 
@@ -121,37 +123,42 @@ def describe(reduces: bool, chunk: int, source: int, destination: int, into: int
     return f"{'+' if reduces else ''}{chunk}:{source}→{destination}{'' if into == chunk else f'@{into}'}"
 
 
-# The source lines of moves, numbered as they are met. A move is made millions of times from a handful of lines, so it
-# carries a number; the code objects are kept so that their identities stay valid as keys.
+# The source lines of moves, numbered as they are met: a move is made millions of times from a handful of lines, so it
+# carries a number.
 _sites: list[str] = ["?"]
-_site_numbers: dict[tuple[int, int], int] = {}
-_calls: dict[tuple[int, int], int] = {}  # by instruction, which a frame knows at once; its line takes a search
-_codes: dict[int, CodeType] = {}
+_site_numbers: dict[tuple[str, int], int] = {}  # by file and line
+# The same by instruction, which a frame knows at once; finding its line takes a search. The outer key is the identity of
+# a code object: hashing its value takes as long as that search, and codes of different files can be equal. An identity
+# can be used again once its object is freed, so what is known of a code object is dropped together with it.
+_instructions: dict[int, dict[int, int]] = {}
+_NOTHING: dict[int, int] = {}
+_first_use = threading.Lock()  # ranks that are threads make moves at the same time
 _new_move = tuple.__new__
 _frame = sys._getframe
 
 
 def _site(frame: FrameType) -> int:
-    """The number of the line at which a frame is, when it is there for the first time."""
+    """The number of the line that a frame is at, when it is there for the first time."""
     code = frame.f_code
-    _codes[id(code)] = code
-    number = _site_numbers.setdefault((id(code), frame.f_lineno), len(_sites))
-    if number == len(_sites):
-        _sites.append(f"{basename(code.co_filename)}:{frame.f_lineno}")
-    _calls[id(code), frame.f_lasti] = number
+    with _first_use:
+        number = _site_numbers.setdefault((code.co_filename, frame.f_lineno), len(_sites))
+        if number == len(_sites):
+            _sites.append(f"{basename(code.co_filename)}:{frame.f_lineno}")
+        if id(code) not in _instructions:
+            weakref.finalize(code, _instructions.pop, id(code)).atexit = False
+        _instructions.setdefault(id(code), {})[frame.f_lasti] = number
     return number
 
 
 def paths_of(sites: Iterable[str]) -> list[str]:
     """The files behind the sites of a schedule, as far as moves were made from them in this process."""
     wanted = set(sites)
-    numbers = _site_numbers.items()
-    return list(dict.fromkeys(_codes[code].co_filename for (code, _), number in numbers if _sites[number] in wanted))
+    return list(dict.fromkeys(path for (path, _), number in _site_numbers.items() if _sites[number] in wanted))
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a schedule sends, counted from its moves. Bytes are multiples of S, the bytes of the whole buffer.
+    """The messages and bytes of a schedule, counted from its moves. Bytes are multiples of S, the bytes of the whole buffer.
 
     `rounds` counts messages that must follow one another when a port carries one at a time: in every step, as many as
     the busiest port has.
@@ -164,15 +171,8 @@ class Counts:
     busiest_port_bytes: Fraction
     busiest_port_messages: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "rounds": self.rounds,
-            "messages": self.messages,
-            "bytes": float(self.bytes),
-            "busiest_port_bytes": float(self.busiest_port_bytes),
-            "busiest_port_messages": self.busiest_port_messages,
-        }
+    def to_json(self) -> dict[str, float]:
+        return plain(vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,12 +212,12 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return len(self.starts) - 1
 
     @property
     def moves(self) -> int:
-        """How many moves there are in all steps together."""
+        """The number of moves in all steps together."""
         return int(self.starts[-1])
 
     @property
@@ -227,7 +227,7 @@ class Schedule:
 
     @property
     def promise(self) -> Collective:
-        """What the collective promises: its pre- and postcondition."""
+        """The promise of the collective: its pre- and postcondition."""
         return find_collective(self.collective)
 
     def where(self, move: int) -> str:
@@ -293,7 +293,7 @@ class Schedule:
         return figure([self], columns=columns)
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows; None, so that it shows the text, if the schedule is too large or no page is built."""
+        """The page that a notebook shows; None, so that it shows the text, if the schedule is too large or no page is built."""
         from .view.notebook import in_a_notebook
         from .view.page import page_of
 
@@ -322,14 +322,13 @@ class Schedule:
             np.bincount(port.astype(np.intp), minlength=self.ranks).max(initial=0) for port in (source, destination)
         ]
         messages_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in ports]
+        chunk = Fraction(1, self.chunks) if self.promise.carries_data else Fraction(0)
         return Counts(
             steps=self.steps,
             rounds=int(rounds.sum()),
             messages=len(messages),
-            bytes=Fraction(len(source), self.chunks) if self.promise.carries_data else Fraction(0),
-            busiest_port_bytes=Fraction(int(max(chunks_through)), self.chunks)
-            if self.promise.carries_data
-            else Fraction(0),
+            bytes=len(source) * chunk,
+            busiest_port_bytes=int(max(chunks_through)) * chunk,
             busiest_port_messages=int(max(messages_through)),
         )
 
@@ -404,7 +403,7 @@ def build(
     for yielded in count():
         if yielded > _MOST_STEPS or starts[-1] > _MOST_MOVES:
             raise ScheduleError(
-                f"{title}: yields more than {_MOST_STEPS:,} steps or {_MOST_MOVES:,} moves; does it come to an end?"
+                f"{title}: yields more than {_MOST_STEPS:,} steps or {_MOST_MOVES:,} moves; does it ever end?"
             )
         try:
             rows = _rows(next(iterator), title, len(starts) - 1)  # a step may be a generator, which runs here
@@ -415,7 +414,8 @@ def build(
         except (Exception, SystemExit) as error:  # a generator that calls sys.exit() has not made its schedule
             if raised_by_handler(error):
                 raise
-            message = f"{title}: raised {type(error).__name__} at step {len(starts)}: {error} ({_raised_at(error)})"
+            said = f"raised {type(error).__name__} at step {len(starts)}" + (f": {error}" if str(error) else "")
+            message = f"{title}: {said} ({_raised_at(error)})"
             raise ScheduleError(message, step=len(starts) - 1, site=_raised_at(error)) from error
         if len(rows):
             flat.append(rows)

@@ -1,4 +1,4 @@
-"""What a schedule means: what every chunk of every rank holds after every step, in symbols instead of data.
+"""The meaning of a schedule: what every chunk of every rank holds after every step, in symbols instead of data.
 
 A chunk holds a *datum* (which piece of data) and the set of ranks that have contributed to it. `State.advance` takes
 one step: it folds what arrives, in the order that the language defines, and refuses whatever makes no sense. The proof,
@@ -7,7 +7,9 @@ the reference engine, the compiler and the pictures all ask this module, so they
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +32,7 @@ _MIXTURE, _REDUCTION = 1, 2  # what `fold_symbols` finds wrong; 3: a contributio
 
 @dataclass(frozen=True)
 class Folds:
-    """What one step does: fold i puts the left-to-right fold of `operands[starts[i]:starts[i + 1]]` into `target[i]`.
+    """The folds of one step: fold i puts the left-to-right fold of `operands[starts[i]:starts[i + 1]]` into `target[i]`.
 
     Targets and operands are cells: rank · width + chunk. A fold of one operand is a copy. `move[i]` is one of the moves
     that made fold i.
@@ -43,7 +45,7 @@ class Folds:
 
 
 class State:
-    """What every cell (rank, chunk) holds; a cell is numbered rank · width + chunk."""
+    """The content of every cell (rank, chunk); a cell is numbered rank · width + chunk."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -92,7 +94,7 @@ class State:
         return _bits(self.members[cell])
 
     def contributions(self, rank: int, chunk: int) -> int:
-        """How many ranks have contributed to what a chunk holds."""
+        """The number of ranks that have contributed to what a chunk holds."""
         cell = rank * self.width + chunk
         if self.members is None or self.datum[cell] == NOTHING:
             return int(self.datum[cell] != NOTHING)
@@ -168,14 +170,14 @@ class State:
         operands = folds.operands[folds.starts[fold] : folds.starts[fold + 1]]
         cell, move = folds.target[fold], int(folds.move[fold])
         if wrong == _MIXTURE:
-            self._refuse_mixture(cell, self.datum[operands[0]], self.datum[operands[depth]], move)
-        elif wrong == _REDUCTION:
-            self._refuse_reduction(cell, move)
-        else:
-            self._refuse_double(cell, operands, move)
+            one, other = (self.name_of(self.datum[operands[place]]) for place in (0, depth))
+            raise self._fault(cell, move, f"mixes {one} with {other} in {self._cell(cell)}")
+        if wrong == _REDUCTION:
+            raise self._fault(cell, move, f"reduces, but {self.promise.name} only copies")
+        raise self._double(cell, operands, move)
 
     def _too_long(self, folds: Folds) -> ScheduleError | None:
-        """Where the buffer does not divide evenly, chunks differ in length; what is copied to another chunk must fit.
+        """If the buffer does not divide evenly, chunks differ in length; data copied to another chunk must fit.
 
         What is reduced is the same piece of data on both sides, so it fits. Scratch chunks hold any length.
         """
@@ -203,19 +205,30 @@ class State:
         columns = self.schedule.columns
         return describe(*(int(columns[name][move]) for name in _MOVE))  # type: ignore[arg-type]
 
-    def _refuse_step(self, wrong: int, at: int, start: int, end: int) -> None:
-        """What `folds_of` found: `at` is a move of this step, or a cell."""
+    def _refuse_step(self, wrong: int, at: int, start: int, end: int) -> NoReturn:
+        """Raise what `folds_of` found: `at` is a move of this step, or a cell."""
         columns = {name: self.schedule.columns[name][start:end] for name in _MOVE}
         source = columns["source"] * np.int64(self.width) + columns["chunk"]
         target = columns["destination"] * np.int64(self.width) + columns["into"]
+        if wrong == _TWO_WRITES:
+            raise self._two_writes(target, columns["reduces"] != 0, start)
         if wrong == _TAKES_NOTHING:
-            self._refuse_empty(at + start, "takes", source[at])
-        elif wrong == _TWO_WRITES:
-            self._refuse_two_writes(target, columns["reduces"] != 0, start)
-        else:
-            self._refuse_empty(int((target == at).argmax()) + start, "reduces into", at)
+            raise self._fault(source[at], at + start, f"takes {self._cell(source[at])}, which holds nothing")
+        move = int((target == at).argmax()) + start
+        raise self._fault(at, move, f"reduces into {self._cell(at)}, which holds nothing")
 
-    def _refuse_two_writes(self, target: Cells, reduces: NDArray[np.bool_], start: int) -> None:
+    def _fault(self, cell: int, move: int, what: str, advice: str = "") -> ScheduleError:
+        """The error of a move of this step, in a cell."""
+        rank, chunk = divmod(int(cell), self.width)
+        site = self.schedule.where(move)
+        message = f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} {what} ({site}){advice}"
+        return ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+
+    def _cell(self, cell: int) -> str:
+        rank, chunk = divmod(int(cell), self.width)
+        return f"chunk {chunk} of rank {rank}"
+
+    def _two_writes(self, target: Cells, reduces: NDArray[np.bool_], start: int) -> ScheduleError:
         """A copy into a chunk that something else is written to in the same step has no defined outcome."""
         copied = in_order(target[~reduces])
         clash = copied[1:][copied[1:] == copied[:-1]]
@@ -225,57 +238,27 @@ class State:
         moves = np.flatnonzero(target == clash[0]) + start
         words = " and ".join(f"{self._word(int(move))} ({self.schedule.where(int(move))})" for move in moves[:2])
         title, site = self.schedule.title, self.schedule.where(int(moves[0]))
-        message = f"{title}: step {self.step + 1} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
-        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
-
-    def _refuse_empty(self, move: int, verb: str, cell: int) -> None:
-        rank, chunk = divmod(int(cell), self.width)
-        site = self.schedule.where(move)
-        message = (
-            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} {verb} chunk {chunk} of rank {rank}, "
-            f"which holds nothing ({site})"
-        )
-        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
-
-    def _wrong_length(self, cell: int, datum: int, elements: int, move: int) -> ScheduleError:
-        rank, chunk = divmod(cell, self.width)
-        site, piece = self.schedule.where(move), datum % self.schedule.chunks
-        of = "slices" if self.promise.sliced else "a buffer"
-        message = (
-            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} puts {self.name_of(datum)} into chunk "
-            f"{chunk} of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk "
-            f"{chunk} none ({site}); a scratch chunk holds any length"
-        )
+        message = f"{title}: step {self.step + 1} has two unordered writes to {self._cell(clash[0])}: {words}"
         return ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
-    def _refuse_reduction(self, cell: int, move: int) -> None:
-        rank, chunk = divmod(int(cell), self.width)
-        site = self.schedule.where(move)
-        message = (
-            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} reduces, but {self.promise.name} "
-            f"only copies ({site})"
+    def _wrong_length(self, cell: int, datum: int, elements: int, move: int) -> ScheduleError:
+        chunk, piece = cell % self.width, datum % self.schedule.chunks
+        of = "slices" if self.promise.sliced else "a buffer"
+        return self._fault(
+            cell,
+            move,
+            f"puts {self.name_of(datum)} into {self._cell(cell)}, which can be shorter: of {of} of {elements} elements "
+            f"chunk {piece} has one, chunk {chunk} none",
+            "; a scratch chunk holds any length",
         )
-        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
-    def _refuse_mixture(self, cell: int, datum: int, other: int, move: int) -> None:
-        rank, chunk = divmod(int(cell), self.width)
-        site = self.schedule.where(move)
-        message = (
-            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} mixes {self.name_of(datum)} with "
-            f"{self.name_of(other)} in chunk {chunk} of rank {rank} ({site})"
-        )
-        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
-
-    def _refuse_double(self, cell: int, operands: Cells, move: int) -> None:
+    def _double(self, cell: int, operands: Cells, move: int) -> ScheduleError:
         assert self.members is not None
         rank, chunk = divmod(int(cell), self.width)
-        seen: dict[int, int] = {}
-        for operand in operands:
-            for member in _bits(self.members[operand]):
-                seen[member] = seen.get(member, 0) + 1
+        seen = Counter(member for operand in operands for member in _bits(self.members[operand]))
         faults = []
         wanted = self.promise.contributors(rank, self.schedule.ranks)
-        if sum(seen.values()) >= len(wanted):  # this was meant to be all of them, so name those missing
+        if seen.total() >= len(wanted):  # this was meant to be all of them, so name those missing
             missing = [r for r in wanted if r not in seen]
             faults += [f"lacks {name_ranks(missing)}"] if missing else []
         for times in sorted({times for times in seen.values() if times > 1}):
@@ -284,7 +267,7 @@ class State:
         site = self.schedule.where(move)
         where = f"after step {self.step + 1}, rank {rank} chunk {chunk}"
         message = f"{self.schedule.title}: {where} {' and '.join(faults)} ({site})"
-        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+        return ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def name_of(self, datum: int) -> str:
         """A datum in words."""
@@ -347,14 +330,14 @@ def _members(ranks: range, of: int) -> NDArray[np.uint64]:
 
 
 def heads_of(ordered: Cells) -> Cells:
-    """Where runs of equal numbers begin."""
+    """The starts of runs of equal numbers."""
     fresh = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
     return fresh.nonzero()[0]
 
 
 def order_of(key: Cells) -> Cells:
-    """What puts these numbers (none below zero) in order; equal ones keep theirs."""
+    """The order of these numbers (none below zero); equal ones keep theirs."""
     return _native.order(key)
 
 
@@ -364,7 +347,7 @@ def in_order(key: Cells) -> Cells:
 
 
 def sizes_of(heads: Cells, total: int) -> Cells:
-    """How long the runs are that begin at `heads`."""
+    """The lengths of the runs that begin at `heads`."""
     return np.append(heads[1:], total)[: len(heads)] - heads
 
 

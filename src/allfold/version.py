@@ -1,4 +1,4 @@
-"""Which allfold this is."""
+"""The version of allfold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __version__ = "0.2.0"
 
 
 def facts() -> dict[str, str]:
-    """What a report of a problem should say: versions, the system, and what the engine was built with."""
+    """Lines for a bug report: versions, the system, and how the engine was built."""
     import platform
 
     import numpy as np

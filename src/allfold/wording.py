@@ -1,4 +1,4 @@
-"""How things are counted, ranks listed and sizes written: in sentences, and where users write sizes."""
+"""Words for numbers, lists of ranks and sizes: in sentences, and where users write sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = "K, M, G and T are powers of 1024, as are KiB to TiB; KB, MB, GB and TB 
 """The rule for units of bytes, wherever users write them. Rates are always powers of 1000: 25GB/s, 400Gb/s."""
 
 _LETTERS = ("", "K", "M", "G", "T")
-_UNITS = {letter: 2 ** (10 * power) for power, letter in enumerate(_LETTERS)}
+_BYTES = {letter: 2 ** (10 * power) for power, letter in enumerate(_LETTERS)}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e\+?([0-9]{1,2}))? ?([KMGT]?)(B|(?<=[KMGT])iB)?", re.IGNORECASE)
 MOST_BYTES = 2**60
 
@@ -51,7 +51,7 @@ def parse_size(text: str) -> int:
             f"size {text[:40]!r}: expected a number of bytes, as in 8, 64K or 128M (powers of 1024), 1.5GiB, 1GB (10⁹) or 1e9"
         )
     letter, decimal = match[3].upper(), (match[4] or "").upper() == "B" and match[3]
-    unit = 1000 ** _LETTERS.index(letter) if decimal else _UNITS[letter]
+    unit = 1000 ** _LETTERS.index(letter) if decimal else _BYTES[letter]
     size = Fraction(match[1][:60]) * 10 ** int(match[2] or 0) * unit
     if size > MOST_BYTES or len(match[1]) > 60:
         raise UsageError(f"size {text:.40}: expected at most {MOST_BYTES} bytes (1 EiB)")
@@ -71,8 +71,8 @@ def parse_sizes(text: str, factor: float = 4.0) -> list[int]:
 def format_size(size: int) -> str:
     """`64M`: what `parse_size` takes, in the shortest exact form."""
     for letter in "TGMK":
-        if size and size % _UNITS[letter] == 0:
-            return f"{size // _UNITS[letter]}{letter}"
+        if size and size % _BYTES[letter] == 0:
+            return f"{size // _BYTES[letter]}{letter}"
     return str(size)
 
 

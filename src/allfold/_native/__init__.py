@@ -1,7 +1,7 @@
 """The engine, compiled from native/, where it is installed. Elsewhere its work for proofs and searches, in Python.
 
-Ranks, shared memory and kernels exist in C++ only. Without it everything that runs between processes raises
-`EngineMissing`; schedules, proofs, prices, searches, pictures and exports give the same answers, more slowly.
+Shared memory and kernels exist in C++ only. Without it everything that runs between processes raises `EngineMissing`;
+schedules, proofs, prices, searches, pictures, exports and ranks that are threads give the same answers, more slowly.
 """
 
 import platform as _platform
@@ -31,8 +31,8 @@ def require_engine(what: str) -> None:
     if MISSING is not None:
         raise EngineMissing(
             f"{what} needs allfold's engine, which runs on Linux (glibc; x86_64 or aarch64), and {MISSING}. "
-            "Without it schedules, list, show, verify, compare, plan, simulate, find, topo, export, studio, learn and replay "
-            "work"
+            "Without it schedules, list, show, verify, compare, plan, simulate, find, topo, export, studio, learn, replay and "
+            'ranks that are threads (ranks_are="threads", allfold run --threads) work'
         )
 
 

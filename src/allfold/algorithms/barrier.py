@@ -23,7 +23,7 @@ def signals(ranks: int) -> Iterator[Pattern]:
 
 @algorithm("barrier", steps=log_up, port=lambda p: 0, patterns=signals, phases=[Phase("signal")])
 def dissemination(ranks: int) -> Iterator[list[Move]]:
-    """In step k everybody tells the rank 2^k to its right all arrivals it knows of; so what each rank knows doubles.
+    """In step k every rank signals the rank 2^k to its right, with all arrivals it knows of, so these double.
 
     ⌈log₂P⌉ steps. Some signals arrive twice, which is harmless.
     """
@@ -81,14 +81,14 @@ def leader_signals(ranks: int, groups: Groups | None = None) -> Iterator[Pattern
     patterns=leader_signals,
     phases=[
         Phase("arrive", "Inside each group, ranks report to the leader, along a tree.", tree_inside),
-        Phase("leaders", "The leaders tell each other.", lambda p, groups=None: 2 * tree_across(p, groups)),
-        Phase("release", "Each leader tells its group, along a tree.", tree_inside),
+        Phase("leaders", "The leaders signal each other.", lambda p, groups=None: 2 * tree_across(p, groups)),
+        Phase("release", "Each leader signals its group, along a tree.", tree_inside),
     ],
 )
 def hierarchical_barrier(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "tree", down: str = "tree"
 ) -> Iterator[list[Move]]:
-    """Signals go up to the leader of each group, the leaders tell each other, and signals go down in each group.
+    """Signals go up to the leader of each group, the leaders signal each other, and signals go down in each group.
 
     As in the all_reduce, `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G
     groups of at most g ranks: 2⌈log₂g⌉+2⌈log₂G⌉ steps.

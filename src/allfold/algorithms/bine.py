@@ -25,7 +25,7 @@ from ..patterns import Pattern, Seats, Share, copies, local, reductions
 from ..registry import Phase, algorithm
 from ..schedules import Move, copy, reduce
 from .compose import together
-from .recursive import FOLD_IN, FOLD_OUT, fold_in, fold_out, has_guests, seats
+from .recursive import FOLD_IN, FOLD_OUT, exchange, exchange_patterns, has_guests
 from .swing import ADD as SWING_ADD
 from .swing import add_up, distance, exchanges, hand_out, one_way, partner, swings, table, tree_edges
 from .tree import HAND, SPREAD, log_down, log_up
@@ -194,14 +194,10 @@ def bine_all_gather(ranks: int) -> Iterator[list[Move]]:
     yield from hand_out(ranks)
 
 
-def doublings(ranks: int) -> Iterator[Pattern]:
-    players, guests = seats(ranks)
-    number, everyone = np.arange(len(players)), np.array(players)
-    yield from fold_in(guests, reductions, 1.0)
-    for step in reversed(range(log_down(ranks))):
-        other = (number + (1 - 2 * (number % 2)) * distance(step)) % len(players)
-        yield reductions(everyone, everyone[other], 1.0)
-    yield from fold_out(guests, 1.0)
+def farthest_first(players: int) -> list[Seats]:
+    number = np.arange(players)
+    ways = 1 - 2 * (number % 2)
+    return [(number + ways * distance(step)) % players for step in reversed(range(log_down(players)))]
 
 
 @algorithm(
@@ -209,7 +205,7 @@ def doublings(ranks: int) -> Iterator[Pattern]:
     "bine",
     steps=lambda p: log_down(p) + 2 * has_guests(p),
     port=lambda p: log_down(p) + has_guests(p),
-    patterns=doublings,
+    patterns=lambda p: exchange_patterns(p, farthest_first),
     phases=[
         FOLD_IN,
         Phase("exchange", "Partners …, 11, 5, 3, 1, 1 away exchange all they have, and both add.", log_down),
@@ -223,16 +219,7 @@ def bine_all_reduce(ranks: int) -> Iterator[list[Move]]:
     same bytes, whenever it comes.
     log₂P steps and log₂P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and (⌊log₂P⌋+1)·S.
     """
-    players, guests = seats(ranks)
-    if guests:
-        yield [reduce(chunk=0, source=guest, destination=host) for host, guest in guests]
-    for step in reversed(range(log_down(ranks))):
-        yield [
-            reduce(chunk=0, source=rank, destination=players[partner(number, step, len(players))])
-            for number, rank in enumerate(players)
-        ]
-    if guests:
-        yield [copy(chunk=0, source=host, destination=guest) for host, guest in guests]
+    yield from exchange(ranks, farthest_first)
 
 
 def travels(players: int) -> tuple[list[Seats], Seats]:

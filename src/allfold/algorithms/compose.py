@@ -12,11 +12,11 @@ from ..schedules import Move, Schedule, copy, reduce
 
 def part_of(collective: str, name: str, ranks: int, root: int | None = None) -> Schedule:
     """The schedule of an algorithm, to be placed; groups of equal size have the same one."""
-    return _part_of(collective, algorithm_of(collective, name), ranks, root)
+    return _build_part(collective, algorithm_of(collective, name), ranks, root)
 
 
 @lru_cache(maxsize=16)
-def _part_of(collective: str, algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
+def _build_part(collective: str, algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
     return schedule(collective, algorithm, ranks, root)
 
 

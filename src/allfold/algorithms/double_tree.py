@@ -53,7 +53,7 @@ def depths(above: list[int | None]) -> list[int]:
 
 
 def complement(ranks: int) -> list[int]:
-    """Which rank sits where in the second tree: the first tree mirrored, or shifted by one for an odd number."""
+    """The rank at each place of the second tree: the first tree mirrored, or shifted by one for an odd number."""
     plain = list(range(ranks))
     return plain[::-1] if ranks % 2 == 0 else plain[1:] + plain[:1]
 

@@ -45,7 +45,7 @@ def ring_across(ranks: int, groups: Groups | None = None) -> int:
 
 
 def room(data: Sequence[int], part: Schedule, scratch: int) -> list[Sequence[int]]:
-    """Where the chunks of a part lie: its data cut evenly from `data`, its scratch from chunk `scratch` on."""
+    """The places of a part's chunks: its data cut evenly from `data`, its scratch from chunk `scratch` on."""
     width = len(data) // part.chunks
     spare = [range(scratch + i * width, scratch + (i + 1) * width) for i in range(part.scratch)]
     return parts_of(data, part.chunks) + spare
@@ -57,7 +57,7 @@ def pieces_of(parts: Sequence[Schedule]) -> int:
 
 
 def room_of_slices(owned: Groups, part: Schedule, pieces: int, scratch: int, number: int = 0) -> list[Sequence[int]]:
-    """Where the chunks of a part lie that has slices: slice i of the part is all of the slices `owned[i]`.
+    """The places of the chunks of a part with slices: slice i of the part is all of the slices `owned[i]`.
 
     Every slice has `pieces` chunks. The scratch of the `number`-th part at the same time begins after that of the others.
     """

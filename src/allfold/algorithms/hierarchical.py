@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from math import gcd, lcm
 
 import numpy as np
@@ -132,7 +132,7 @@ def hierarchical(
 def phases(
     collective: str, ranks: int, root: int, groups: Groups | None, local: str, across: str
 ) -> tuple[int, Iterator[list[Move]], Iterator[list[Move]]]:
-    """Into how many chunks the buffer is cut, the steps inside all groups, and the steps of the leaders."""
+    """The number of chunks, the steps inside all groups, and the steps of the leaders."""
     groups = checked(ranks, groups)
     leaders = leaders_of(groups, root)
     parts = [
@@ -282,15 +282,15 @@ def hierarchical_scatter(
 
 
 def whole_and_slices(
-    ranks: int, groups: Groups | None, first: str, up: str, collective: str, across: str, last: str, down: str
+    ranks: int, groups: Groups | None, collectives: Sequence[str], names: Sequence[str]
 ) -> tuple[int, list[Iterator[list[Move]]]]:
-    """Into how many chunks the buffer is cut, and the steps of three phases: inside all groups, of leaders, inside again.
+    """The number of chunks, and the steps of three phases: inside all groups, of the leaders, and inside again.
 
-    `first` and `last` name the collectives inside; `collective` is that of the leaders, for the slices of their groups.
+    `collectives` and `names` are the collective and the algorithm of each phase. The leaders' is for the slices of groups.
     """
     groups = checked(ranks, groups)
-    middle = part_of(collective, across, len(groups))
-    inside = [[part_of(one, name, len(g), root=0) for g in groups] for one, name in ((first, up), (last, down))]
+    middle = part_of(collectives[1], names[1], len(groups))
+    inside = [[part_of(collectives[i], names[i], len(g), root=0) for g in groups] for i in (0, 2)]
     sliced = [middle, *(part for parts in inside for part in parts if part.promise.sliced)]
     whole = [part for parts in inside for part in parts if not part.promise.sliced]
     pieces = lcm(pieces_of(sliced), *(part.chunks // gcd(part.chunks, ranks) for part in whole))
@@ -326,29 +326,36 @@ def slices_steps(ranks: int) -> int:
     return 2 * log_up(group_size(ranks)) + group_count(ranks) - 1
 
 
-def all_gather_chunks(
-    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
-) -> int:
-    return whole_and_slices(ranks, groups, "gather", up, "all_gather", across, "broadcast", down)[0]
+def chunks_of_slices(*collectives: str) -> Callable[..., int]:
+    def chunks(
+        ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+    ) -> int:
+        return whole_and_slices(ranks, groups, collectives, (up, across, down))[0]
+
+    return chunks
 
 
-def all_gather_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
-    groups = checked(ranks, groups)
+def slices_patterns(ranks: int, groups: Groups | None, messages: Messages) -> Iterator[Pattern]:
+    """Slices go up and whole buffers come down; where they are reduced, the other way round."""
+    groups, reduces = checked(ranks, groups), messages is reductions
     leaders = leaders_of(groups)
     for parent, child, weight in inside_trees(groups, leaders, down=False):
-        yield copies(child, parent, weight / ranks)
-    yield from leaders_ring(groups, copies)
-    for parent, child, _ in inside_trees(groups, leaders, down=True):
-        yield copies(parent, child, 1.0)
+        yield messages(child, parent, 1.0 if reduces else weight / ranks)
+    yield from leaders_ring(groups, messages)
+    for parent, child, weight in inside_trees(groups, leaders, down=True):
+        yield copies(parent, child, weight / ranks if reduces else 1.0)
+
+
+GATHERING, SCATTERING = ("gather", "all_gather", "broadcast"), ("reduce", "reduce_scatter", "scatter")
 
 
 @algorithm(
     "all_gather",
     "hierarchical",
-    chunks=all_gather_chunks,
+    chunks=chunks_of_slices(*GATHERING),
     steps=slices_steps,
     port=slices_port,
-    patterns=all_gather_patterns,
+    patterns=lambda p, groups=None: slices_patterns(p, groups, copies),
     phases=[
         COLLECT,
         Phase("leaders hand around", "Every leader passes the slices of a group on to the next leader.", ring_across),
@@ -363,34 +370,16 @@ def hierarchical_all_gather(
     `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G groups of at most g
     ranks: 2⌈log₂g⌉+(G−1) steps, (⌈log₂g⌉+g(G−1)/P)·S through the busiest port.
     """
-    _, phases = whole_and_slices(ranks, groups, "gather", up, "all_gather", across, "broadcast", down)
-    for phase in phases:
-        yield from phase
-
-
-def reduce_scatter_chunks(
-    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
-) -> int:
-    return whole_and_slices(ranks, groups, "reduce", up, "reduce_scatter", across, "scatter", down)[0]
-
-
-def reduce_scatter_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
-    groups = checked(ranks, groups)
-    leaders = leaders_of(groups)
-    for parent, child, _ in inside_trees(groups, leaders, down=False):
-        yield reductions(child, parent, 1.0)
-    yield from leaders_ring(groups, reductions)
-    for parent, child, weight in inside_trees(groups, leaders, down=True):
-        yield copies(parent, child, weight / ranks)
+    yield from chain(*whole_and_slices(ranks, groups, GATHERING, (up, across, down))[1])
 
 
 @algorithm(
     "reduce_scatter",
     "hierarchical",
-    chunks=reduce_scatter_chunks,
+    chunks=chunks_of_slices(*SCATTERING),
     steps=slices_steps,
     port=slices_port,
-    patterns=reduce_scatter_patterns,
+    patterns=lambda p, groups=None: slices_patterns(p, groups, reductions),
     phases=[
         ADD,
         Phase(
@@ -409,6 +398,4 @@ def hierarchical_reduce_scatter(
     `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G groups of at most g
     ranks: 2⌈log₂g⌉+(G−1) steps, (⌈log₂g⌉+g(G−1)/P)·S through the busiest port.
     """
-    _, phases = whole_and_slices(ranks, groups, "reduce", up, "reduce_scatter", across, "scatter", down)
-    for phase in phases:
-        yield from phase
+    yield from chain(*whole_and_slices(ranks, groups, SCATTERING, (up, across, down))[1])

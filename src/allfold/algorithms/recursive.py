@@ -3,17 +3,18 @@
 That works for powers of two. Otherwise the surplus ranks are *guests*: each hands what it has to a neighbouring *host*
 before the exchanges (fold in) and gets its result from it afterwards (fold out). Hosts and the ranks without a guest
 are the *players*, 2^k of them. A guest sits at rank host+1, so that what a player holds is an interval of ranks, and
-pairs exchange with their nearest neighbours first: both together keep rank order in every reduction here.
+pairs exchange with their nearest neighbours first: both together keep rank order in every reduction here. Where there
+are no guests, folding in and out have no moves, and a step without moves does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 import numpy as np
 
-from ..patterns import Messages, Pattern, copies, reductions
+from ..patterns import Messages, Pattern, Seats, copies, reductions
 from ..registry import Phase, algorithm
 from ..schedules import Move, copy, reduce
 from .tree import doublings, log_down
@@ -95,20 +96,38 @@ def fold_out(guests: list[tuple[int, int]], share: float) -> Iterator[Pattern]:
         yield copies(host, guest, share)
 
 
-def doubling_patterns(ranks: int) -> Iterator[Pattern]:
+Partners = Callable[[int], Iterable[Seats]]
+"""For a number of players: everybody's partner, exchange after exchange."""
+
+
+def nearest_first(players: int) -> list[Seats]:
+    return [np.arange(players) ^ distance for distance in doublings(players)]
+
+
+def exchange_patterns(ranks: int, partners: Partners) -> Iterator[Pattern]:
     players, guests = seats(ranks)
     everyone = np.array(players)
     yield from fold_in(guests, reductions, 1.0)
-    for distance in doublings(len(players)):
-        yield reductions(everyone, everyone[np.arange(len(players)) ^ distance], 1.0)
+    for partner in partners(len(players)):
+        yield reductions(everyone, everyone[partner], 1.0)
     yield from fold_out(guests, 1.0)
+
+
+def exchange(ranks: int, partners: Partners) -> Iterator[list[Move]]:
+    """Partners exchange whole buffers, and both add; guests fold in before and fold out after."""
+    players, guests = seats(ranks)
+    everyone = np.array(players)
+    yield [reduce(chunk=0, source=guest, destination=host) for host, guest in guests]
+    for partner in partners(len(players)):
+        yield [reduce(chunk=0, source=everyone, destination=everyone[partner])]
+    yield [copy(chunk=0, source=host, destination=guest) for host, guest in guests]
 
 
 @algorithm(
     "all_reduce",
     steps=lambda p: log_down(p) + 2 * has_guests(p),
     port=lambda p: log_down(p) + has_guests(p),
-    patterns=doubling_patterns,
+    patterns=lambda p: exchange_patterns(p, nearest_first),
     phases=[FOLD_IN, Phase("exchange", steps=log_down), FOLD_OUT],
 )
 def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
@@ -116,15 +135,7 @@ def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
 
     log₂P steps and log₂P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and (⌊log₂P⌋+1)·S.
     """
-    players, guests = seats(ranks)
-    if guests:
-        yield [reduce(chunk=0, source=guest, destination=host) for host, guest in guests]
-    distance = 1
-    while distance < len(players):
-        yield [reduce(chunk=0, source=rank, destination=players[i ^ distance]) for i, rank in enumerate(players)]
-        distance *= 2
-    if guests:
-        yield [copy(chunk=0, source=host, destination=guest) for host, guest in guests]
+    yield from exchange(ranks, nearest_first)
 
 
 def halving_patterns(ranks: int) -> Iterator[Pattern]:
@@ -148,11 +159,9 @@ def halving(ranks: int) -> Iterator[list[Move]]:
     """
     players, guests = seats(ranks)
     owned = slices(players, guests)
-    if guests:
-        yield [reduce(chunk=c, source=guest, destination=host) for host, guest in guests for c in range(ranks)]
+    yield [reduce(chunk=c, source=guest, destination=host) for host, guest in guests for c in range(ranks)]
     yield from halve(players, owned)
-    if guests:
-        yield [copy(chunk=guest, source=host, destination=guest) for host, guest in guests]
+    yield [copy(chunk=guest, source=host, destination=guest) for host, guest in guests]
 
 
 def doubling_all_gather_patterns(ranks: int) -> Iterator[Pattern]:
@@ -177,13 +186,9 @@ def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
     """
     players, guests = seats(ranks)
     owned = slices(players, guests)
-    if guests:
-        yield [copy(chunk=guest, source=guest, destination=host) for host, guest in guests]
+    yield [copy(chunk=guest, source=guest, destination=host) for host, guest in guests]
     yield from double(players, owned)
-    if guests:
-        yield [
-            copy(chunk=c, source=host, destination=guest) for host, guest in guests for c in range(ranks) if c != guest
-        ]
+    yield [copy(chunk=c, source=host, destination=guest) for host, guest in guests for c in range(ranks) if c != guest]
 
 
 def halving_doubling_patterns(ranks: int) -> Iterator[Pattern]:
@@ -210,9 +215,7 @@ def halving_doubling(ranks: int) -> Iterator[list[Move]]:
     players, guests = seats(ranks)
     chunks = range(len(players))
     owned = [[chunk] for chunk in chunks]
-    if guests:
-        yield [reduce(chunk=c, source=guest, destination=host) for host, guest in guests for c in chunks]
+    yield [reduce(chunk=c, source=guest, destination=host) for host, guest in guests for c in chunks]
     yield from halve(players, owned)
     yield from double(players, owned)
-    if guests:
-        yield [copy(chunk=c, source=host, destination=guest) for host, guest in guests for c in chunks]
+    yield [copy(chunk=c, source=host, destination=guest) for host, guest in guests for c in chunks]

@@ -20,8 +20,8 @@ from ..patterns import Messages, Pattern, Seats, copies, reductions
 from ..registry import Phase, algorithm
 from ..schedules import Move, copy, reduce
 
-_ADD = "Every rank passes a chunk to the right, where it is added."
-_HAND = "Every rank passes a finished chunk on to the right."
+_ADD = "Every rank passes a chunk to the next rank, where it is added."
+_HAND = "Every rank passes a finished chunk on to the next rank."
 
 
 def around(seats: Seats, messages: Messages, share: float) -> Iterator[Pattern]:

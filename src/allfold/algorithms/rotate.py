@@ -30,7 +30,9 @@ def rotations(ranks: int) -> Iterator[Pattern]:
     port=lambda p: p - 1,
     patterns=rotations,
     phases=[
-        Phase("pass on", "Whole buffers move on to the right; what came before is added meanwhile.", lambda p: p - 1),
+        Phase(
+            "pass on", "Whole buffers move on to the next rank; what came before is added meanwhile.", lambda p: p - 1
+        ),
         Phase("add the last", "Every rank adds the buffer that came last; nothing is sent."),
     ],
 )

@@ -29,7 +29,7 @@ def scatter_all_gather_patterns(ranks: int, root: int) -> Iterator[Pattern]:
     steps=lambda p: log_up(p) + p - 1,
     port=lambda p: Fraction(2 * (p - 1), p),
     patterns=scatter_all_gather_patterns,
-    phases=[SPREAD, Phase("hand around", "Every rank passes a slice on to the right.", lambda p: p - 1)],
+    phases=[SPREAD, Phase("hand around", "Every rank passes a slice on to the next rank.", lambda p: p - 1)],
 )
 def scatter_all_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root scatters its buffer along a tree, then everyone collects all slices around a ring.

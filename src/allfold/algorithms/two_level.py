@@ -5,7 +5,7 @@ So the links between groups carry S/g per rank instead of S, and all of them are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from math import lcm
 
@@ -34,7 +34,7 @@ def ring_inside(ranks: int, groups: Groups | None = None) -> int:
 
 
 ADD = Phase(
-    "add up inside", "Inside each group, every rank passes a share to the right, where it is added.", ring_inside
+    "add up inside", "Inside each group, every rank passes a share to the next rank, where it is added.", ring_inside
 )
 CROSS_ADD = Phase(
     "add up across", "Every rank passes a share to its counterpart in the next group, where it is added.", ring_across
@@ -42,7 +42,9 @@ CROSS_ADD = Phase(
 CROSS_HAND = Phase(
     "hand out across", "Every rank passes a finished share to its counterpart in the next group.", ring_across
 )
-HAND = Phase("hand out inside", "Inside each group, every rank passes a finished share on to the right.", ring_inside)
+HAND = Phase(
+    "hand out inside", "Inside each group, every rank passes a finished share on to the next rank.", ring_inside
+)
 
 
 # all_reduce -----------------------------------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ def columns_of(groups: Groups) -> list[list[list[int]]]:
 def phases(
     collective: str, ranks: int, groups: Groups | None, local: str, across: str
 ) -> tuple[int, Iterator[list[Move]], Iterator[list[Move]]]:
-    """Into how many chunks the buffer is cut, the steps inside all groups, and the steps of all columns."""
+    """The number of chunks, the steps inside all groups, and the steps of all columns."""
     groups = checked(ranks, groups)
     parts = [part_of(collective, local, len(group)) for group in groups]
     middle = part_of(collective, across, len(groups))
@@ -145,8 +147,12 @@ def phases(
     return chunks, inside, between
 
 
-def gather_chunks(ranks: int, groups: Groups | None = None, across: str = "ring", gather: str = "ring") -> int:
-    return phases("all_gather", ranks, groups, gather, across)[0]
+def chunks_of(collective: str) -> Callable[..., int]:
+    def chunks(ranks: int, groups: Groups | None = None, across: str = "ring", **local: str) -> int:
+        (name,) = local.values() or ("ring",)  # `scatter` or `gather`
+        return phases(collective, ranks, groups, name, across)[0]
+
+    return chunks
 
 
 def least_port(ranks: int) -> Fraction | None:
@@ -160,7 +166,7 @@ def all_steps(ranks: int) -> int:
 @algorithm(
     "all_gather",
     "two_level",
-    chunks=gather_chunks,
+    chunks=chunks_of("all_gather"),
     steps=all_steps,
     port=least_port,
     patterns=lambda p, groups=None: rings(checked(p, groups), ("across", copies), ("inside", copies)),
@@ -180,14 +186,10 @@ def two_level_all_gather(
     yield from inside
 
 
-def scatter_chunks(ranks: int, groups: Groups | None = None, scatter: str = "ring", across: str = "ring") -> int:
-    return phases("reduce_scatter", ranks, groups, scatter, across)[0]
-
-
 @algorithm(
     "reduce_scatter",
     "two_level",
-    chunks=scatter_chunks,
+    chunks=chunks_of("reduce_scatter"),
     steps=all_steps,
     port=least_port,
     patterns=lambda p, groups=None: rings(checked(p, groups), ("inside", reductions), ("across", reductions)),

@@ -1,4 +1,4 @@
-"""How fast collectives are: ours, and those of other libraries, measured in turns within one run."""
+"""The speed of collectives, ours and those of other libraries, measured in turns within one run."""
 
 HOW_TO_GET = {
     "gloo": "pip install 'allfold[torch]'",

@@ -48,7 +48,7 @@ class Case:
 
     @property
     def part(self) -> int:
-        """How many elements every rank has of the whole array."""
+        """The elements that every rank has of the whole array."""
         return self.count // self.ranks
 
     @property
@@ -121,7 +121,7 @@ def settle(case: Case, target: Array | None) -> None:
 
 
 def repeats(case: Case) -> int:
-    """How many calls can follow each other directly with a result that is still known and exact."""
+    """The number of calls that can follow each other directly with a result that is still known and exact."""
     if not (case.kind.in_place and case.kind.reduces) or not case.kind.carries_data:
         return _MOST_REPEATS
     if case.kind.ends.root_only or case.kind.has_order or case.op in ("product", "avg"):
@@ -135,7 +135,7 @@ def repeats(case: Case) -> int:
 
 
 def count_wrong(case: Case, rank: int, target: Array | None, calls: int) -> int:
-    """How many elements of the result are wrong after that many calls in a row."""
+    """The number of wrong elements in the result of that many calls in a row."""
     if target is None or (case.kind.ends.root_only and rank != case.root):
         return 0
     ranks = range(case.ranks)

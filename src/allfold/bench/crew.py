@@ -28,7 +28,7 @@ class CrewFailed(AllfoldError, RuntimeError):
 
 
 class AnyCrew(Protocol):
-    """What can be asked for measurements: processes that were started for it, or ranks that existed already."""
+    """The interface of crews: processes started for measuring, or ranks that existed already."""
 
     name: str
     version: str
@@ -89,7 +89,7 @@ class Crew:
                     raise self._failure("could not be started") from None
                 if time.monotonic() > deadline:
                     missing = sorted(set(range(self._ranks)) - set(arrived))
-                    raise self._failure(f"ranks {missing} had not come after {START_SECONDS:g} s") from None
+                    raise self._failure(f"ranks {missing} had not connected after {START_SECONDS:g} s") from None
                 continue
             connection.settimeout(ANSWER_SECONDS)
             if _user_of(connection) != os.getuid():

@@ -6,13 +6,13 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import _native
 from ..engines.shared_memory.processor import this_processor
+from ..price.topology.this_machine import read_machine
 from ..version import __version__
 from .peers import cores
 
@@ -51,11 +51,6 @@ def environment_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def caches() -> Iterator[str]:
-    """`L1 48 KiB`, … of the first core, instruction caches left out."""
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
-        except OSError:
-            continue
-        if kind != "Instruction":
-            yield f"L{level} {size.removesuffix('K')} KiB"
+    """`L1 48 KiB`, … of the first core, without instruction caches."""
+    found = [cache for cache in read_machine(topology_of_gpus="").caches if min(os.sched_getaffinity(0)) in cache.cpus]
+    return (f"L{cache.level} {cache.size >> 10} KiB" for cache in found)

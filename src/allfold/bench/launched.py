@@ -30,7 +30,7 @@ from .peers import ENGINE, WantedPeer
 _MOST_BYTES = 1 << 16  # of a command, and of an answer
 
 
-class Ranks:
+class LaunchedRanks:
     """All ranks of this run: rank 0 starts libraries in them, which become crews; the others `serve`."""
 
     def __init__(self, place: Place, through_torch: bool, device: str = "cpu") -> None:
@@ -45,7 +45,7 @@ class Ranks:
 
     @property
     def hosts(self) -> list[list[int]]:
-        return self.communicator._engine.hosts()
+        return self.communicator.engine.hosts()
 
     def start(self, name: str) -> LaunchedCrew:
         """A library in all ranks, as a crew of rank 0."""
@@ -82,7 +82,7 @@ class Ranks:
         if given["do"] == "open":
             return answer(self._open, name=crew)
         if given["do"] == "close":
-            return answer(self._close, name=crew)
+            return answer(self._close_library, name=crew)
         return answer(getattr(self._benches[crew], given.pop("do")), **given)
 
     def _open(self, name: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Ranks:
         self._benches[name] = Bench(library)
         return {"version": library.version}
 
-    def _close(self, name: str) -> dict[str, Any]:
+    def _close_library(self, name: str) -> dict[str, Any]:
         if name in self._benches:
             self._benches.pop(name).library.close()
         return {}
@@ -106,8 +106,8 @@ class Ranks:
         return Mpi4py(threads=True)
 
     def _interface(self) -> str:
-        """That of the address at which allfold's own connections end; gloo would ask for the host's name."""
-        address = self.communicator._engine.address
+        """The interface with the address of allfold's own connections; gloo would resolve the host's name."""
+        address = self.communicator.engine.address
         return next((one.interface for one in own_addresses() if one.address == address), "lo")
 
     def _send(self, peer: int, what: Any) -> None:
@@ -120,13 +120,13 @@ class Ranks:
 
 
 class LaunchedCrew:
-    """What `Crew` is, for a library in ranks that exist already."""
+    """A `Crew` in ranks that exist already."""
 
-    def __init__(self, name: str, ask: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> None:
-        self.name, self.version, self._ask = name, "", ask
+    def __init__(self, name: str, send: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> None:
+        self.name, self.version, self._send = name, "", send
 
     def ask(self, do: str, **command: Any) -> list[dict[str, Any]]:
-        answers = self._ask({"do": do, "crew": self.name, **command})
+        answers = self._send({"do": do, "crew": self.name, **command})
         for rank, said in enumerate(answers):
             if "error" in said:
                 raise CrewFailed(f"{self.name}: rank {rank} on {socket.gethostname()} raised {said['error']}")

@@ -1,4 +1,4 @@
-"""What is timed: the same collectives through each library's own fastest calls. This runs inside the ranks.
+"""The same collectives through each library's own fastest calls. This runs inside the ranks.
 
 A library is asked for arrays and for a call without arguments that performs one collective on them. Whatever can be
 prepared is prepared before, for all libraries alike. Other libraries are imported by name when they are needed: allfold
@@ -45,10 +45,10 @@ class Library(Protocol):
         """Bring back what the calls have left."""
 
     def stopwatch(self) -> Callable[[], float]:
-        """Start measuring; what is returned gives the seconds since, when all calls since then are over."""
+        """Start measuring; the function returned waits for all calls made since, and gives the seconds."""
 
     def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
-        """Before calls of this case, where another was called in between."""
+        """Called before the calls of this case, if another case was called in between."""
 
     def barrier(self) -> object: ...
 
@@ -114,9 +114,9 @@ class Allfold(_InMainMemory):
     def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
         from ..engines.shared_memory.choice import ALWAYS, Way
 
-        way = options.get("way")  # whoever asks for one does so in every turn of this collective
+        way = options.get("way")  # set in every turn of this collective, or in none
         if way is not None and way != self._ways.get(case.collective):
-            engine: Any = self._communicator._engine
+            engine: Any = self._communicator.engine
             engine.choose_ways(case.collective, [Way(ALWAYS, *way)])
             self._ways[case.collective] = way
 
@@ -132,7 +132,7 @@ class Torch(_InMainMemory):
     """A backend of torch.distributed: gloo, or ours, which then also times memory copies."""
 
     def __init__(self, rank: int, size: int, port: int | None, backend: str) -> None:
-        """`port`: where all ranks of this host meet; without it they meet as their launcher has told them."""
+        """`port`: where the ranks of this host meet; without it they meet by the variables of their launcher."""
         self._torch = import_module("torch")
         self._dist = import_module("torch.distributed")
         if backend == "allfold":

@@ -21,7 +21,7 @@ _CALIBRATION_GROWTH = 16
 
 @dataclass(frozen=True)
 class Subject:
-    """What is timed: a crew, and what it does (`algorithm`, `shared`, `memcpy`, `way`)."""
+    """A crew to be timed, and the options of its call (`algorithm`, `shared`, `memcpy`, `way`)."""
 
     label: str
     crew: str
@@ -30,10 +30,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Rules:
-    """The same for everyone."""
+    """The rules of timing, the same for all subjects."""
 
     seconds: float = 0.05
-    """How long a batch should take; decides the number of iterations if not given."""
+    """The time that a batch should take; it decides the number of iterations if that is not given."""
     rounds: int = 5
     iterations: int | None = None
     warmup: int = 2

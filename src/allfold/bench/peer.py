@@ -69,7 +69,7 @@ def _serve(bench: Bench, lines: Any) -> None:
 
 
 def answer(act: Callable[..., Command], **given: Any) -> Command:
-    """What a command has given; any error of a library is an answer too."""
+    """The answer to a command; an error of a library is an answer too."""
     try:
         return act(**given)
     except Exception as error:
@@ -87,7 +87,7 @@ def _on_fresh_data(array: Any, call: Callable[[], object]) -> None:
 
 
 class Bench:
-    """What is prepared in this rank, by the label of the subject, and the commands on it."""
+    """The arrays and calls prepared in this rank, by the label of the subject, and the commands on them."""
 
     def __init__(self, library: Library) -> None:
         self.library = library

@@ -54,7 +54,7 @@ def parse_peers(text: str, through_torch: bool = False, device: str = "cpu") -> 
         if name not in known:
             raise UsageError(f"--peers: unknown peer {name!r}; {suggest(name, [*known, 'all', 'none'])}")
         if equals and shutil.which(python) is None:
-            raise UsageError(f"--peers {word.strip()}: there is no interpreter {python!r} that can be run")
+            raise UsageError(f"--peers {word.strip()}: there is no executable interpreter {python!r}")
         wanted.append(WantedPeer(name, python or None))
     return wanted
 

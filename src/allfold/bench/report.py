@@ -27,7 +27,7 @@ class Variant:
     algorithm: str
     shared: bool
     file: str | None = None
-    """Where the algorithm's schedule is, if it is not a registered one."""
+    """The file of the algorithm's schedule, if the algorithm is not registered."""
 
     @property
     def label(self) -> str:
@@ -263,7 +263,7 @@ class BenchTable:
         return [line for line in lines if line]
 
     def notes(self) -> list[str]:
-        """Why a peer has no figures, and which peers have wrong results; each once."""
+        """Notes about peers without figures and peers with wrong results; each once."""
         notes = []
         for peer in self.peers:
             timings = [point.timings[peer] for point in self.points if peer in point.timings]

@@ -38,6 +38,10 @@ COMMANDS = {
     "tune": "measure which algorithm is fastest here at which size; calls that name none then use it",
     "bench": "how fast collectives are here, compared with gloo, Open MPI, MPICH and memcpy",
     "doctor": "what the ranks of a live run are doing, and who waits for whom",
+    "explain": "why a run hangs, from the records and logs of its ranks: who did what instead of what, and where",
+    "record": "run a program of torch.distributed and record every call of every rank",
+    "diverge": "where two recorded runs, or the ranks of one, begin to differ: rank, call, line and tensor",
+    "replay": "one rank of a recorded run alone, in one process: without the other ranks, in the debugger",
     "completion": "completes commands and options in bash, zsh and fish",
     "learn": "a course on collectives in short lessons, which checks your work",
     "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
@@ -80,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
     _prepare_streams()
     is_ours = argv is None and hasattr(os, "fork")  # a process of our own, which may have children
-    return _main_apart(words) if is_ours and _runs_a_file(words) else _main(words)
+    return _run_command_apart(words) if is_ours and _runs_a_file(words) else _run_command(words)
 
 
-def _main(words: Sequence[str]) -> int:
+def _run_command(words: Sequence[str]) -> int:
     # A command makes millions of small objects and hardly any garbage: looking for it each time 700 are new takes long.
     gc.set_threshold(1_000_000, 20, 20)
     try:
@@ -98,11 +102,11 @@ def _main(words: Sequence[str]) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         return _BROKEN_PIPE
     except OSError as error:
         if error.errno in _DISK_ERRORS:
-            _drop_output()
+            drop_output()
             _complain(words, f"cannot write output: {error.strerror}")
         elif _folder_is_gone():
             _complain(words, "the current folder no longer exists; cd to one that does")
@@ -117,7 +121,7 @@ def _runs_a_file(words: Sequence[str]) -> bool:
     return bool(words) and words[0] in _RUN_FILES and any(word.endswith(".py") or ".py:" in word for word in words)
 
 
-def _main_apart(words: Sequence[str]) -> int:
+def _run_command_apart(words: Sequence[str]) -> int:
     """Run the command in a child: the user's file may end its process at any moment, with any status.
 
     The command has ended well only if the child says so after it. Exit status 0 must mean that something was proved.
@@ -127,11 +131,10 @@ def _main_apart(words: Sequence[str]) -> int:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        if sys.platform == "linux":
-            from ..launch.worker import die_with
+        from ..launch.worker import die_with
 
-            die_with(launcher)
-        own, status = os.getpid(), _main(words)
+        die_with(launcher)
+        own, status = os.getpid(), _run_command(words)
         if os.getpid() == own:  # not a process that the file has forked
             os.write(writing, bytes([status]))
         os._exit(status)  # does not wait for threads of the file
@@ -149,7 +152,7 @@ def _main_apart(words: Sequence[str]) -> int:
         return said[0]
     code = os.waitstatus_to_exitcode(ended)
     how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
-    _complain(words, f"the process {how} while it ran the file: nothing was {_RUN_FILES[words[0]]}")
+    _complain(words, f"the process {how} while running the file: nothing was {_RUN_FILES[words[0]]}")
     return 1
 
 
@@ -167,7 +170,10 @@ def _pager(words: Sequence[str]) -> AbstractContextManager[None]:
 _RUN_FILES = {"show": "shown", "verify": "proved", "export": "written", "simulate": "simulated"}
 _TAKE_NAMES = (*_RUN_FILES, "list", "compare", "plan", "find")
 _LONG_OUTPUT = ("list", "show", "compare", "topo")
-_USAGES = {"check-bound": "find.check_bound"}  # beside the command that writes what it checks
+_MODULES = {"diverge": "record.diverge", "replay": "record.replay"}  # beside the command that writes what they read
+_USAGES = {"check-bound": "find.check_bound", **_MODULES}
+_STARTS_A_PROGRAM = ("run", "record")
+_PROGRAM_AT_END = ("replay",)  # after --, and after its own options
 _BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not name
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -191,7 +197,7 @@ _PLAIN_LETTERS = str.maketrans(
 
 
 def _plainly(error: UnicodeError) -> tuple[str, int]:
-    """What an encoding cannot hold, in letters of ASCII; a question mark for what has none."""
+    """Replace characters that an encoding lacks with ASCII, or with a question mark if there is no equivalent."""
     assert isinstance(error, UnicodeEncodeError)
     plain = error.object[error.start : error.end].translate(_PLAIN_LETTERS)
     return "".join(letter if letter.isascii() else "?" for letter in plain), error.end
@@ -209,7 +215,7 @@ def _complain(words: Sequence[str], message: str) -> None:
     sys.stderr.write(f"allfold{f' {words[0]}' if words and words[0] in COMMANDS else ''}: {message}\n")
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """Nobody reads our output any more; without this, the interpreter would report it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -223,6 +229,10 @@ def _dispatch(words: Sequence[str]) -> int:
     if not chosen.startswith("-") and chosen not in COMMANDS:
         raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, COMMANDS)}")
     options = _options(parser, chosen)
+    program: Sequence[str] = ()
+    if chosen in _PROGRAM_AT_END and "--" in words:
+        end = words.index("--")
+        words, program = words[:end], words[end:]
     try:
         arguments, unknown = parser.parse_known_args(words)
     except SystemExit as end:  # after --help and --version
@@ -230,7 +240,7 @@ def _dispatch(words: Sequence[str]) -> int:
     except UsageError:
         # What is missing may be there, and misspelled. What follows the script is the script's own.
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in (*options, "--")]
-        if not unknown or chosen == "run":
+        if not unknown or chosen in _STARTS_A_PROGRAM:
             raise
     if unknown:
         where = f"allfold {chosen}" if chosen in COMMANDS else "allfold"
@@ -241,7 +251,14 @@ def _dispatch(words: Sequence[str]) -> int:
         from .choose import check
 
         check(arguments)  # before all that the command itself loads
-    return int(importlib.import_module(f".{chosen.replace('-', '_')}", __name__).run(arguments))
+    if chosen in _PROGRAM_AT_END:
+        arguments.program = program
+    module = _MODULES.get(chosen, chosen.replace("-", "_"))
+    return int(importlib.import_module(f".{module}", __name__).run(arguments))
+
+
+def options_of(command: str) -> Sequence[str]:
+    return _options(parser_of((command,)), command)
 
 
 def _options(parser: argparse.ArgumentParser, chosen: str) -> Sequence[str]:
@@ -259,7 +276,7 @@ def _options(parser: argparse.ArgumentParser, chosen: str) -> Sequence[str]:
 
 
 def _unknown(unknown: Sequence[str], options: Sequence[str]) -> str:
-    """What is said about words that no option and no argument takes."""
+    """The error about words that no option and no argument takes."""
     option = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
     if option is None:
         return f"unexpected arguments: {' '.join(unknown)}"
@@ -267,8 +284,10 @@ def _unknown(unknown: Sequence[str], options: Sequence[str]) -> str:
 
 
 def unknown_option(option: str, options: Sequence[str]) -> str:
-    near = get_close_matches(option, options, n=1, cutoff=0.5)
-    return f"unknown option {option}" + (f"; did you mean {near[0]}?" if near else "")
+    """The error about an option that is not there, with the one that is most like it."""
+    # Without the dashes, in which all are alike.
+    near = get_close_matches(option.lstrip("-"), [one[2:] for one in options if one.startswith("--")], n=1, cutoff=0.6)
+    return f"unknown option {option}" + (f"; did you mean --{near[0]}?" if near else "")
 
 
 def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,20 +16,20 @@ from ..bench import HOW_TO_GET
 from ..bench.case import case_of_size
 from ..bench.crew import AnyCrew, CrewFailed
 from ..bench.environment import describe_environment, environment_lines
-from ..bench.launched import Ranks, check_peer
+from ..bench.launched import LaunchedRanks, check_peer
 from ..bench.measure import Rules, Subject, measure
 from ..bench.peers import WantedPeer, parse_peers, start_ours, start_peer
 from ..bench.report import FLOOR, LEGEND, BenchTable, CaseResult, Variant
 from ..collectives import COLLECTIVES, find_collective
 from ..dtypes import find_dtype
 from ..errors import UsageError
-from ..files import write_whole
 from ..launch.environment import launched_place
 from ..launch.spawn import check_ranks
 from ..ops import check_average, check_supported, find_op
 from ..registry import algorithms, find_algorithm
 from ..schedules import Schedule, load
 from ..wording import format_size, name_ranks, parse_size, size_row
+from .terminal import write_json
 from .usage.bench import LEAST_ROUNDS
 
 
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     launched = place is not None and place.size > 1
     if arguments.what is not None:
         if arguments.collective not in (None, arguments.what):
-            raise UsageError(f"{arguments.what} and --collective {arguments.collective}: say one of them")
+            raise UsageError(f"{arguments.what} and --collective {arguments.collective}: name only one of them")
         arguments.collective = arguments.what
     found = _schedules(arguments)
     if arguments.ranks is None:
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.factor,
         None if arguments.step is None else parse_size(arguments.step),
     )
-    ranks = Ranks(place, arguments.torch, arguments.device) if place is not None and launched else None
+    ranks = LaunchedRanks(place, arguments.torch, arguments.device) if place is not None and launched else None
     if ranks is not None and ranks.rank:
         ranks.serve()
         return 0
@@ -86,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         document["complete"] = True
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
-        output.lines(["# interrupted: what follows is of the sizes above"])
+        output.lines(["# interrupted: the summary below covers the sizes above"])
         _finish_interrupted(tables, output)
     finally:
         output.clear()
@@ -141,7 +140,7 @@ def _start_peers(
     arguments: argparse.Namespace,
     crews: dict[str, AnyCrew],
     output: _Output,
-    ranks: Ranks | None,
+    ranks: LaunchedRanks | None,
 ) -> dict[str, str]:
     """Start the peers; returns those that could not be started, and why."""
     missing = {}
@@ -156,7 +155,7 @@ def _start_peers(
         except CrewFailed as error:
             missing[peer.name] = str(error)
             output.clear()
-            sys.stderr.write(f"allfold bench: goes on without {error}\n")
+            sys.stderr.write(f"allfold bench: continuing without {error}\n")
     return missing
 
 
@@ -178,7 +177,7 @@ def _rules(arguments: argparse.Namespace) -> Rules:
     if arguments.warmup < 0:
         raise UsageError(f"--warmup {arguments.warmup}: expected at least 0")
     if arguments.rounds < LEAST_ROUNDS:
-        raise UsageError(f"--rounds {arguments.rounds}: the best of fewer than {LEAST_ROUNDS} rounds says too little")
+        raise UsageError(f"--rounds {arguments.rounds}: expected at least {LEAST_ROUNDS} rounds")
     if arguments.fresh and arguments.device == "cuda":
         raise UsageError("--fresh with --device cuda: it writes arrays in main memory; leave one of them out")
     return Rules(
@@ -199,7 +198,7 @@ def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[BenchTa
             check_supported(op, dtype)
             check_average(kind, op)
         case = case_of_size(kind.name, 0, arguments.ranks, dtype.name, op.name, arguments.root)
-        chosen = _algorithms(kind.name, arguments.algo)
+        chosen = _chosen_algorithms(kind.name, arguments.algo)
         # A barrier has no arrays, hence none of another kind.
         kinds = memories if kind.carries_data else (False,)
         variants = [Variant(one, shared, file) for one, file in chosen for shared in kinds]
@@ -212,7 +211,7 @@ def _words(text: str) -> list[str]:
 
 
 def _schedules(arguments: argparse.Namespace) -> list[Schedule]:
-    """The schedules that --algo names; what is not said besides, they say."""
+    """The schedules that --algo names. They also give the collective and the root, unless options do."""
     found = [load(word) for word in _words(arguments.algo) if word.endswith(".json")]
     if arguments.collective is None:
         arguments.collective = found[0].collective if found else "all_reduce"
@@ -227,11 +226,11 @@ def _check_schedules(arguments: argparse.Namespace, found: Sequence[Schedule]) -
         asked = "" if one.root is None else f" --root {arguments.root}"
         serves = f"--collective {one.collective} -n {one.ranks}{root}"
         if serves != f"--collective {arguments.collective} -n {arguments.ranks}{asked}":
-            raise UsageError(f"--algo: the schedule {one.algorithm} is for {serves}, and for nothing else")
+            raise UsageError(f"--algo: the schedule {one.algorithm} works only for {serves}")
 
 
-def _algorithms(collective: str, text: str) -> list[tuple[str, str | None]]:
-    """Names, and the files of those that are schedules. A schedule that is called as another is called by its file."""
+def _chosen_algorithms(collective: str, text: str) -> list[tuple[str, str | None]]:
+    """Names, and the files of schedules. A schedule with the name of another algorithm goes by its file name."""
     if text == "all":
         return [(name, None) for name in ("auto", *algorithms(collective))]
     words = dict.fromkeys(_words(text))
@@ -255,18 +254,12 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 class _Output:
-    """Where the table, the progress and the JSON go."""
+    """Writes the table, the progress and the JSON."""
 
     def __init__(self, file: str | None) -> None:
         self.file = file
         self.subject = ""
         self.shows_progress = sys.stderr.isatty()
-        if file not in (None, "-"):
-            # Fail now, not after an hour of measuring.
-            try:
-                Path(str(file)).touch()
-            except OSError as error:
-                raise UsageError(f"--json {file}: cannot be written: {error.strerror}") from error
 
     def lines(self, lines: Sequence[str]) -> None:
         self.clear()
@@ -285,8 +278,5 @@ class _Output:
             sys.stderr.flush()
 
     def document(self, document: dict[str, Any]) -> None:
-        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-        if self.file == "-":
-            sys.stdout.write(text)
-        elif self.file is not None:
-            write_whole(self.file, text)
+        if self.file is not None:
+            write_json(document, None if self.file == "-" else self.file)

@@ -1,4 +1,4 @@
-"""Which algorithms and which numbers of ranks a command line means."""
+"""Algorithms, numbers of ranks and hosts, as a command line names them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from traceback import extract_tb
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..collectives import COLLECTIVES, find_collective
 from ..division import Lengths
-from ..errors import AllfoldError, UsageError, raised_by_handler
+from ..errors import UsageError, raised_by_handler
+from ..launch.sandbox import line_of, sentence
 from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
 from ..schedules import Schedule, load
 from ..wording import suggest
+
+if TYPE_CHECKING:
+    from ..programs.messages import MessagePrograms
+    from ..programs.two_level import Islands
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,36 @@ class Choice:
             if (ranks, found.root if root is None else root) != (found.ranks, found.root):
                 rooted = "" if found.root is None else f" and the root {found.root}"
                 raise UsageError(
-                    f"{self.name} is a schedule for {found.ranks} ranks{rooted}: say --ranks {found.ranks}"
+                    f"{self.name} is a schedule for {found.ranks} ranks{rooted}: pass --ranks {found.ranks}"
                 )
             return found
-        algorithm = function_of(self.name) if is_file(self.name) else self.name
-        return schedule(self.collective, algorithm, ranks, root, **json.loads(self.parameters))
+        return schedule(self.collective, self._algorithm, ranks, root, **json.loads(self.parameters))
+
+    def two_level(self, root: int | None, islands: Islands) -> MessagePrograms:
+        """The programs that the ranks of these islands run, proved."""
+        from ..proved import two_level_programs_of
+
+        by = tuple((key, value) for key, value in json.loads(self.parameters).items() if key != "groups")
+        return two_level_programs_of(self.collective, self._algorithm, root, islands, by, None).programs
+
+    def on(self, islands: Islands) -> Choice:
+        """With the islands as groups, and the parameters of calls between such hosts where it is what they follow."""
+        if not islands:
+            return self
+        from ..engines.islands.crossing import BUILT_IN
+
+        groups = [list(island) for island in islands]
+        followed = dict(BUILT_IN.schedule(self.collective, groups, bytes) for bytes in (2**30, 0))
+        given = {"groups": groups, **followed.get(self.name, {}), **json.loads(self.parameters)}
+        return replace(self, parameters=json.dumps(given))
+
+    @property
+    def _algorithm(self) -> Callable[..., Steps] | Algorithm | str:
+        return function_of(self.name) if is_file(self.name) else self.name
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse names and numbers of ranks that nothing can be made of; a command does it again as it uses them."""
+    """Raise for unusable names and numbers of ranks; a command checks them again when it uses them."""
     if arguments.collective is not None:
         find_collective(arguments.collective)
     if arguments.ranks is not None:
@@ -94,6 +120,15 @@ def choose_all(collective: str | None) -> list[Choice]:
     return [Choice(one, name) for one in wanted for name in algorithms(one)]
 
 
+def choose_some(words: Sequence[str], collective: str | None) -> tuple[str, list[str] | None, list[Schedule]]:
+    """The collective; the algorithms of it that the words name (None: they name none at all); schedules in files."""
+    words = list(dict.fromkeys(word.strip() for word in words))
+    made = [read_schedule(word) for word in words if is_schedule(word)]
+    chosen = find_collective(collective or (made[0].collective if made else "all_reduce")).name
+    names = [find_algorithm(chosen, word).name for word in words if not is_schedule(word)]
+    return chosen, names if words else None, made
+
+
 MOST_RANKS = 2**24  # the most that a topology can have
 _MOST_DIGITS, _MOST_COUNTS = 20, 65_536
 
@@ -109,7 +144,7 @@ def rank_counts(text: str) -> list[int]:
         if low < 1:
             raise UsageError(f"ranks {text!r}: {part.strip()} is not a number of ranks; the least is 1")
         if high < low:
-            raise UsageError(f"ranks {text!r}: {part.strip()} goes backwards; the smaller number comes first")
+            raise UsageError(f"ranks {text!r}: {part.strip()} goes backwards; write the smaller number first")
         if high > MOST_RANKS:
             raise UsageError(f"ranks {text:.40}: the most is {MOST_RANKS:,}")
         if len(counts) + high - low >= _MOST_COUNTS:
@@ -131,6 +166,39 @@ def parse_hosts(text: str) -> int | list[int]:
     if not all(part.isascii() and part.isdecimal() and len(part) <= 6 for part in parts):
         raise UsageError(f"--hosts {text}: expected a number of hosts, or the number of ranks on each (1,3)")
     return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
+
+
+def ranks_on_hosts(hosts: str, ranks: str | None) -> list[list[int]]:
+    """The ranks of each host, from `--hosts` and `--ranks`."""
+    from ..launch.spawn import ranks_per_host
+    from ..price.cost.plan import MOST_COUNTED
+
+    wanted = parse_hosts(hosts)
+    if ranks is None and isinstance(wanted, int):
+        raise UsageError(
+            f"--hosts {hosts}: give the number of ranks on each host (--hosts 4,4), or the total with --ranks"
+        )
+    total = one_rank_count(ranks) if ranks is not None else sum(wanted)  # type: ignore[arg-type]
+    counts = ranks_per_host(total, wanted)
+    if len(counts) < 2 or total > MOST_COUNTED:
+        raise UsageError(f"--hosts {hosts}: expected at least two hosts, and at most {MOST_COUNTED:,} ranks")
+    ends = list(accumulate(counts))
+    return [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
+
+
+def take_hosts(arguments: argparse.Namespace) -> Islands:
+    """With `--hosts`, the ranks of each host; `--ranks` becomes how many they are."""
+    if arguments.hosts is None:
+        return ()
+    islands = ranks_on_hosts(arguments.hosts, arguments.ranks)
+    arguments.ranks = str(sum(map(len, islands)))
+    return tuple(map(tuple, islands))
+
+
+def refuse_plan_options(arguments: argparse.Namespace, because: str, *more: str) -> None:
+    for option in ("topology", "segments", "svg", "sweep", *more):
+        if getattr(arguments, option) not in (None, False):
+            raise UsageError(f"--{option} is for a plan; {because}")
 
 
 def one_rank_count(text: str) -> int:
@@ -177,7 +245,7 @@ def is_file(name: str) -> bool:
 
 def function_of(name: str) -> Callable[..., Steps] | Algorithm:
     path, _, function = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
-    module = _load(str(Path(path).absolute()), path)
+    module = _load_module(str(Path(path).absolute()), path)
     found = getattr(module, function, None) if function else None
     if callable(found):
         return found  # type: ignore[no-any-return]
@@ -194,7 +262,7 @@ def function_of(name: str) -> Callable[..., Steps] | Algorithm:
 
 
 @cache
-def _load(absolute: str, path: str) -> ModuleType:
+def _load_module(absolute: str, path: str) -> ModuleType:
     """Run the user's file as a module, once. Any error becomes a sentence that names the line."""
     if not Path(absolute).is_file():
         raise UsageError(f"there is no file {path}")
@@ -213,9 +281,8 @@ def _load(absolute: str, path: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if raised_by_handler(error):
             raise
-        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == absolute]
-        what = str(error) if isinstance(error, AllfoldError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} raised when it was loaded: {what} (line {lines[-1] if lines else '?'})") from error
+        where = f"line {line_of(error, absolute) or '?'}"
+        raise UsageError(f"{path} raised when it was loaded: {sentence(error)} ({where})") from error
     return module
 
 
@@ -224,7 +291,7 @@ def _own_collective(name: str, function: Callable[..., Steps] | Algorithm) -> st
     for collective in COLLECTIVES:
         if any(find_algorithm(collective, known).function is function for known in algorithms(collective)):
             return collective
-    raise UsageError(f"{name} does not say its collective; add --collective or put @algorithm(…) before the function")
+    raise UsageError(f"{name} does not name its collective; add --collective or put @algorithm(…) before the function")
 
 
 def counts_of(collective: str, ranks: int, text: str | None) -> Lengths | None:

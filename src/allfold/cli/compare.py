@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 
 from ..collectives import find_collective
 from ..errors import UsageError
-from ..registry import algorithms, find_algorithm, schedule
+from ..registry import algorithms, schedule
 from ..schedules import Counts, Schedule
+from ..view.entry import bounds_as_json
 from ..wording import counted
-from .choose import is_schedule, rank_counts, read_schedule
+from .choose import choose_some, rank_counts
 from .terminal import progress, times, width, write_json, write_lines, write_table
 from .usage.compare import RANKS
 
@@ -20,19 +21,15 @@ Table = dict[int, dict[str, Counts]]
 
 def run(arguments: argparse.Namespace) -> int:
     words = [*arguments.names, *([] if arguments.algorithms is None else arguments.algorithms.split(","))]
-    words = list(dict.fromkeys(word.strip() for word in words))
-    made = [read_schedule(word) for word in words if is_schedule(word)]
-    collective = find_collective(arguments.collective or (made[0].collective if made else "all_reduce"))
-    names = algorithms(collective.name)
-    if words:
-        names = [find_algorithm(collective.name, word).name for word in words if not is_schedule(word)]
+    collective, chosen, made = choose_some(words, arguments.collective)
+    names = algorithms(collective) if chosen is None else chosen
     ranks = sorted({one.ranks for one in made}) if arguments.ranks is None and made else None
     with progress("counting") as say:
-        table = count(collective.name, names, ranks or rank_counts(arguments.ranks or RANKS), made, say)
+        table = count(collective, names, ranks or rank_counts(arguments.ranks or RANKS), made, say)
     if arguments.json:
-        write_json(_as_json(collective.name, table))
+        write_json(_as_json(collective, table))
         return 0
-    write_comparison(collective.name, table, arguments.color)
+    write_comparison(collective, table, arguments.color)
     return 0
 
 
@@ -43,7 +40,7 @@ def count(
     made: Sequence[Schedule] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Table:
-    """What the named algorithms send, and the schedules that were made for one of these numbers of ranks."""
+    """The counts of these algorithms, and of schedules that were made for one of these numbers of ranks."""
 
     def counts_of(name: str, many: int) -> Counts:
         say(f"counting {name}, {many:,} ranks")
@@ -122,13 +119,7 @@ def _notes(collective: str, table: Table) -> list[str]:
 def _as_json(collective: str, table: Table) -> list[dict[str, object]]:
     document: list[dict[str, object]] = []
     for ranks, found in table.items():
-        least = find_collective(collective).bounds(ranks)
-        bounds = {
-            "rounds": least.rounds,
-            "messages": least.messages,
-            "bytes": float(least.bytes),
-            "busiest_port_bytes": float(least.busiest_port_bytes),
-        }
+        bounds = bounds_as_json(find_collective(collective).bounds(ranks))
         for name, counts in found.items():
             row = {"collective": collective, "algorithm": name, "ranks": ranks, **counts.to_json(), "bounds": bounds}
             document.append(row)

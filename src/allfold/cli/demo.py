@@ -13,6 +13,7 @@ from ..communicator.communicator import Communicator
 from ..engines.reference.replay import replay
 from ..errors import ScheduleError
 from ..launch.spawn import spawn
+from ..price.cost.plan import duration
 from ..proof import Proof, verify
 from ..registry import algorithms, schedule
 from ..view.text import draw
@@ -74,7 +75,7 @@ def _on_a_rank(communicator: Communicator, names: list[str], sizes: dict[str, in
 
 
 def _replayed(names: list[str]) -> list[dict[str, dict[str, Any]]]:
-    """What the ranks would answer, without times: for where there are none."""
+    """The answers of all ranks, computed in this process and without times, where there is no engine."""
     results = {name: replay(schedule("all_reduce", name, _RANKS), _inputs()) for name in names}
     return [{name: {"result": results[name][rank]} for name in names} for rank in range(_RANKS)]
 
@@ -100,16 +101,12 @@ def _checked(name: str, results: list[Any]) -> Proof:
         if not np.allclose(result, expected, rtol=1e-5, atol=1e-5):
             raise ScheduleError(f"{plan.title}: rank {rank} does not have NumPy's sum", rank=rank)
         if reference is None or result.tobytes() != reference.tobytes():
-            raise ScheduleError(f"{plan.title}: rank {rank} has other bits than the reference engine", rank=rank)
+            raise ScheduleError(f"{plan.title}: rank {rank} has different bits from the reference engine", rank=rank)
     return verify(plan)
 
 
 def _row(name: str, proof: Proof, seconds: dict[str, float]) -> list[str]:
     facts = ["yes" if fact else "no" for fact in (proof.same_bits, proof.rank_order, proof.uniform)]
     port = f"{times(proof.counts.busiest_port_bytes)} S"
-    timing = [_duration(one) for one in seconds.values()]
+    timing = [duration(one) for one in seconds.values()]
     return [name, *timing, str(proof.counts.steps), port, *facts, "checked, proved"]
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"

@@ -59,7 +59,7 @@ def _content(schedule: Schedule, form: str, arguments: argparse.Namespace) -> st
         verify(schedule, programs=False)
         content = json.dumps(schedule.to_json(), indent=1, ensure_ascii=False) + "\n"
         if Schedule.from_json(content) != schedule:
-            raise UsageError(f"{schedule.title} does not come back from its JSON")
+            raise UsageError(f"{schedule.title} cannot be recovered from its JSON")
         return content
     content = import_module(f"...export.{WRITERS[form]}", __name__).write(schedule)
     return str(content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,12 +28,12 @@ _MOST_PLANNED = 64  # ranks; up to here the best built-in algorithm is shown bes
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.save is not None and not arguments.save.endswith(".json"):
-        raise UsageError(f"--save {arguments.save}: expected a name that ends in .json, by which schedules are known")
+        raise UsageError(f"--save {arguments.save}: expected a file name that ends in .json")
     collective = find_collective(arguments.collective).name
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     groups = None if arguments.groups is None else [_group(text) for text in arguments.groups]
     if groups is not None and arguments.html is not None:
-        raise UsageError("--html draws one schedule, and groups have several; save them, and draw them one by one")
+        raise UsageError("--html draws one schedule, and groups have several: --save them, and draw each")
     needed = ranks if groups is None else 1 + max(max(group) for group in groups)
     topology = without(this_machine_unless(arguments.topology, needed), arguments.without)
     size = parse_size(arguments.size)
@@ -60,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save is not None:
         found.schedule.save(arguments.save)
     if arguments.certificate is not None:
-        document = json.dumps(found.certificate.to_json(), indent=1, ensure_ascii=False)
-        write_whole(arguments.certificate, document + "\n")
+        write_json(found.certificate.to_json(), arguments.certificate)
     if arguments.html is not None:
         from ..view.html import page_as_html
         from ..view.page import page_of
@@ -86,7 +84,7 @@ def _group(text: str) -> list[int]:
         if not (first.isdecimal() and (last or first).isdecimal() and len(part) < 16):
             raise UsageError(f"--groups {text[:60]!r}: expected numbers of ranks, as in 0-3 or 0,2,4")
         if not int(first) <= int(last or first) < 2**20:
-            raise UsageError(f"--groups {text[:60]!r}: {part} goes down, or is too high")
+            raise UsageError(f"--groups {text[:60]!r}: {part} goes backwards, or is too large")
         ranks += range(int(first), int(last or first) + 1)
     return ranks
 
@@ -96,8 +94,7 @@ def _write_together(found: FoundTogether, arguments: argparse.Namespace) -> int:
         for number, schedule in enumerate(found.schedules):
             schedule.save(f"{arguments.save.removesuffix('.json')}.{number}.json")
     if arguments.certificate is not None:
-        document = json.dumps(found.certificate, indent=1, ensure_ascii=False)
-        write_whole(arguments.certificate, document + "\n")
+        write_json(found.certificate, arguments.certificate)
     if arguments.json:
         write_json(found.to_json())
         return 0
@@ -105,7 +102,7 @@ def _write_together(found: FoundTogether, arguments: argparse.Namespace) -> int:
     head = f"{found.collective}{of_size} in each of {counted(len(found.groups), 'group')} on {found.topology}"
     times = "" if found.ratio is None else f": {found.ratio:.4g} times the least"
     segments = f", {found.segments:,} segments" if found.segments > 1 else ""
-    ended = "" if found.complete else "; it was ended early, and more time may find better ones"
+    ended = "" if found.complete else "; stopped early, and more time may find better ones"
     write_lines([Text(head, style="bold")], arguments.color)
     rows = [
         [str(number), ranges(group), one.algorithm, f"{one.chunks:,}", str(one.steps), duration(alone)]
@@ -137,7 +134,7 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     stock = _stock(found, topology)
     if stock:
         yield f"  beside   {stock}"
-    ended = "" if found.complete else "; it was ended early, and more time may find a better one"
+    ended = "" if found.complete else "; stopped early, and more time may find a better one"
     yield f"  search   {found.method}, {found.seconds:.2f} s; proved in {found.proving:.2f} s{ended}"
 
 

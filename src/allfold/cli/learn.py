@@ -39,7 +39,7 @@ def _chosen(course: Course, arguments: argparse.Namespace) -> Lesson:
         return find_lesson(arguments.lesson)
     found = course.current()
     if found is None:
-        raise UsageError("all lessons are passed; name the one that you mean")
+        raise UsageError("all lessons are passed; name one")
     return found
 
 
@@ -102,7 +102,7 @@ def _start(course: Course, arguments: argparse.Namespace) -> int:
         write_json({"file": str(course.file(lesson)), "new": is_new, **_as_json(course, lesson)})
         return 0
     _write_blocks(text_of(lesson), arguments.color)
-    done = "is ready" if is_new else "was there already, and is as you left it"
+    done = "is ready" if is_new else "was there already, and is unchanged"
     write_lines(
         [
             "",
@@ -168,7 +168,7 @@ def _watch(course: Course, lesson: Lesson, arguments: argparse.Namespace) -> int
                 sys.stdout.flush()
             time.sleep(0.3)
     except KeyboardInterrupt:
-        write_lines(["", "Stopped watching. What was found is kept."], arguments.color)
+        write_lines(["", "Stopped watching. Your progress is saved."], arguments.color)
         return 1
 
 
@@ -318,13 +318,13 @@ def _reset(course: Course, arguments: argparse.Namespace) -> int:
         write_json({"file": str(course.file(lesson)), "kept": None if kept is None else str(kept)})
         return 0
     saved = "" if kept is None else f" Yours is {kept.name}."
-    write_lines([f"{named(course.file(lesson))} is as it began.{saved}"], arguments.color)
+    write_lines([f"{named(course.file(lesson))} is back in its first form.{saved}"], arguments.color)
     return 0
 
 
 def _studio(course: Course, arguments: argparse.Namespace) -> int:
     if arguments.json:
-        raise UsageError("learn studio opens a page for people: it has no --json")
+        raise UsageError("learn studio opens a page in the browser and has no --json")
     place = "#lessons" if arguments.lesson is None else f"#lesson={find_lesson(arguments.lesson).name}"
     return serve(arguments.port, Limits(), str(course.folder), not arguments.no_browser, place)
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from ..errors import UsageError
-from . import unknown_option
-from .usage.run import OPTIONS
+from ..intercept import CHECK
+from . import drop_output, options_of, unknown_option
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,6 +18,10 @@ def run(arguments: argparse.Namespace) -> int:
         command = _command(arguments.module, arguments.command, arguments.ranks)
         if arguments.timeout is not None and not 0 < arguments.timeout < float("inf"):
             raise UsageError(f"--timeout {arguments.timeout:g}: expected a number of seconds above 0")
+        if arguments.threads:
+            return _run_threads(arguments, command)
+        if arguments.check:
+            os.environ[CHECK] = "1"  # the ranks inherit it
         # After what is cheap to check: they load NumPy.
         from ..launch.spawn import launch
         from .choose import parse_hosts
@@ -42,9 +46,31 @@ def run(arguments: argparse.Namespace) -> int:
             f"start it once: python {script}\n"
         )
     if status == 128 + signal.SIGPIPE:
-        # Nobody reads our output any more; without this, the interpreter would report it again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
     return status
+
+
+def _run_threads(arguments: argparse.Namespace, command: list[str]) -> int:
+    for given, why in (
+        (arguments.command[:1] == ["--"], "-- and a command, which is a process"),
+        (arguments.pdb is not None, "--pdb: breakpoint() works in every rank, as in any program with threads"),
+        (arguments.prefix, "--prefix: ranks that are threads share one output"),
+        (arguments.check, "--check, which looks at torch.distributed: its groups need processes"),
+        (arguments.hosts is not None, "--hosts: simulated hosts share no memory, and threads do"),
+    ):
+        if given:
+            raise UsageError(f"--threads does not work with {why}")
+    from ..launch.script import launch_threads
+
+    is_module = arguments.module is not None
+    return launch_threads(
+        command[2:] if is_module else command[1:],  # without the interpreter
+        arguments.ranks,
+        is_module=is_module,
+        timeout=arguments.timeout,
+        survive=arguments.survive,
+        engine=arguments.engine,
+    )
 
 
 def _command(module: list[str] | None, command: list[str], ranks: int | None) -> list[str]:
@@ -59,6 +85,11 @@ def _command(module: list[str] | None, command: list[str], ranks: int | None) ->
         from ..launch.spawn import check_ranks
 
         check_ranks(ranks)
+    return command_of("run", module, command)
+
+
+def command_of(name: str, module: list[str] | None, command: list[str]) -> list[str]:
+    """The command line of the script, module or command that the user gave to `allfold NAME`."""
     if module is not None:
         if not module:
             raise UsageError("-m: expected the name of a module after it")
@@ -70,14 +101,14 @@ def _command(module: list[str] | None, command: list[str], ranks: int | None) ->
     if not command:
         raise UsageError("expected a script, -m and a module, or -- and a command")
     if command[0].startswith("-") and not Path(command[0]).is_file():
-        raise UsageError(unknown_option(command[0].partition("=")[0], OPTIONS))
+        raise UsageError(unknown_option(command[0].partition("=")[0], options_of(name)))
     if not Path(command[0]).is_file():
         raise UsageError(f"there is no script {command[0]!r}; to run an executable, write -- in front of it")
     return [sys.executable, *command]
 
 
 def _line_of_spawn(script: list[str]) -> int | None:
-    """Where a script starts processes with `torch.multiprocessing.spawn` or `start_processes`, if it does."""
+    """The line where a script calls `torch.multiprocessing.spawn` or `start_processes`, if it does."""
     import ast
 
     try:

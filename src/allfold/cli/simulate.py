@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
-from rich.console import Console
-from rich.progress import Progress
 from rich.text import Text
 
 from ..division import Lengths
@@ -25,7 +22,7 @@ from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
 from ..wording import counted, parse_size
 from .choose import Choice, choose, counts_of, ranks_of
-from .terminal import progress, width, write_json, write_lines
+from .terminal import bar, progress, width, write_json, write_lines
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,16 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("making the schedule"):
         schedule = choice.schedule(ranks, arguments.root)
     counts = counts_of(schedule.collective, ranks, arguments.counts)
-    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with bar:
-        task = bar.add_task("simulating", total=None)
+    with bar("simulating") as update:
         timeline = simulate(
             schedule,
             topology,
             parse_size(arguments.size),
             arguments.segments,
             noise,
-            lambda done, total: bar.update(task, completed=done, total=total),
+            lambda done, total: update(completed=done, total=total),
             counts=counts,
         )
     if arguments.svg is not None:
@@ -62,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_bearable(choice: Choice, ranks: int) -> None:
-    """Refuse too many messages now, if known in advance, rather than after hours of building a schedule."""
+    """Raise for too many messages now, if known in advance, rather than after hours of building a schedule."""
     form = closed_form(choice.collective, choice.name, ranks)
     if form is not None and form.messages is not None and form.messages > MOST_MESSAGES:
         raise UsageError(

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from rich.cells import cell_len
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..files import write_whole
 from ..view import WIDTH
 from . import PLAIN
 
@@ -33,9 +35,13 @@ def width() -> int:
     return shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
 
 
-def write_json(document: Any) -> None:
-    json.dump(document, sys.stdout, indent=1, ensure_ascii=False)
-    sys.stdout.write("\n")
+def write_json(document: Any, path: str | os.PathLike[str] | None = None) -> None:
+    """To the file, or to stdout without one."""
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        write_whole(path, text)
 
 
 def write_lines(lines: Iterable[Text | str], color: bool | None) -> None:
@@ -122,7 +128,7 @@ def times(value: Fraction) -> str:
 
 
 def wants_color(color: bool | None) -> bool:
-    """What --color says, or else whether this is a terminal whose user has nothing against it (no-color.org)."""
+    """True with --color; without the option, on a terminal unless NO_COLOR is set (no-color.org)."""
     if color is not None:
         return color
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -153,6 +159,17 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
         start.join()
         if bar.live.is_started:
             bar.stop()
+
+
+@contextmanager
+def bar(doing: str, total: float | None = None) -> Iterator[Callable[..., None]]:
+    """A progress bar on the terminal; calls change it: `advance`, `completed`, `total`, `description`."""
+    from rich.progress import Progress
+
+    shown = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with shown:
+        task = shown.add_task(doing, total=total)
+        yield partial(shown.update, task)
 
 
 class _ToPager(io.TextIOWrapper):
@@ -196,14 +213,14 @@ def through_pager() -> Iterator[None]:
                 continue
 
 
-class _Console(Console):
+class _RaisingConsole(Console):
     def on_broken_pipe(self) -> None:
         raise  # rich would end the program
 
 
 def _console(color: bool | None) -> Console:
     terminal, color = sys.stdout.isatty(), wants_color(color)
-    return _Console(
+    return _RaisingConsole(
         file=sys.stdout,
         force_terminal=color,
         color_system="standard" if color else None,

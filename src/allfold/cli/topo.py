@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Iterator
 from math import inf
@@ -30,10 +29,10 @@ def run(arguments: argparse.Namespace) -> int:
     machine = read_machine()
     ranks = max(2, machine.usable) if arguments.ranks is None else one_rank_count(arguments.ranks)
     if arguments.gpus and arguments.emit is None:
-        raise UsageError("--gpus says what --emit writes; add --emit FILE")
+        raise UsageError("--gpus changes what --emit writes; add --emit FILE")
     topology = _emitted(machine, ranks, arguments.gpus)
     if arguments.emit is not None:
-        write_whole(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
+        write_json(topology.to_json(), arguments.emit)
     if arguments.svg is not None:
         write_whole(arguments.svg, drawing_as_svg(machine))
     meaning = list(means(machine))
@@ -49,18 +48,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _across_hosts(arguments: argparse.Namespace) -> int:
-    """Every rank of a launcher's run comes here; rank 0 prints."""
+    """Measure the network between hosts; all ranks of a launcher's run take part, and rank 0 prints."""
     if arguments.gpus or arguments.svg is not None or arguments.ranks is not None:
         raise UsageError("inside the ranks of a launcher, topo takes --emit and --json only")
     with init() as comm:
-        hosts = comm._engine.hosts()
+        hosts = comm.engine.hosts()
         if len(hosts) == 1:
             if comm.rank:
                 return 0
             raise UsageError(
-                f"all {comm.size} ranks share the memory of this host, and nothing is between them; run allfold topo alone"
+                f"all {comm.size} ranks share the memory of this host, so there is no network to measure; run allfold topo "
+                "without a launcher"
             )
-        network = comm._engine.network(by_size=True)
+        network = comm.engine.network(by_size=True)
         comm.barrier()
     if comm.rank:
         return 0
@@ -68,9 +68,9 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
     if arguments.emit is not None:
         if topology is None:
             raise UsageError(
-                f"--emit: a topology of hosts has as many ranks on each, not {[len(one) for one in hosts]}"
+                f"--emit: a topology of hosts needs the same number of ranks on each host, not {[len(one) for one in hosts]}"
             )
-        write_whole(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
+        write_json(topology.to_json(), arguments.emit)
     if arguments.json:
         emitted = None if topology is None else topology.to_json()
         write_json({"hosts": hosts, **network.to_json(), "topology": emitted})
@@ -93,13 +93,13 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
     rows = [[format_size(bytes), duration(seconds)] for bytes, seconds in zip(sizes, slowest, strict=True)]
     write_table(("size", "time"), rows, arguments.color, left=0)
     if network.bus < inf:
-        text = f"Inside a host its ranks move {network.bus / 1e9:.1f} GB/s together, while those of all hosts do."
+        text = f"Inside a host its ranks move {network.bus / 1e9:.1f} GB/s together, measured on all hosts at once."
         write_lines(["", text], arguments.color)
     return 0
 
 
 def means(machine: Machine) -> Iterator[str]:
-    """What the facts mean for the user, in sentences."""
+    """Conclusions for the user, in sentences."""
     usable, cores = machine.usable, max(1, len(machine.cores))
     limited = f", because the container is limited to {machine.limit:g} CPUs" if usable < cores else ""
     if usable > 1:
@@ -139,7 +139,7 @@ def means(machine: Machine) -> Iterator[str]:
 
 
 def _on_gpus(machine: Machine) -> Iterator[str]:
-    """What several ranks on one GPU can expect (figures: docs/gpu.md)."""
+    """Advice for several ranks on one GPU (figures: docs/gpu.md)."""
     if not machine.gpus:
         return
     if len(machine.gpus) > 1:

@@ -13,15 +13,13 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
 from ..collectives import find_collective
 from ..errors import AllfoldError, ScheduleError, UsageError
+from ..programs.two_level import Islands
 from ..proof import verify
 from ..wording import ranges
-from .choose import Choice, choose, choose_all, rank_counts
-from .terminal import progress, write_json, write_lines, write_table
+from .choose import Choice, choose, choose_all, rank_counts, take_hosts
+from .terminal import bar, progress, write_json, write_lines, write_table
 
 _WORTH_A_POOL = 100_000  # estimated moves, about two seconds; below, starting processes is not worth it
 
@@ -34,6 +32,8 @@ class _Task:
     ranks: int
     roots: tuple[int | None, ...]
     uneven: bool = False
+    islands: Islands = ()
+    """If any, its programs in two levels are proved too."""
 
     @property
     def size(self) -> int:
@@ -53,19 +53,22 @@ class _Outcome:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    choices = _choices(arguments)
+    if arguments.hosts is not None and arguments.all:
+        raise UsageError("--hosts is for algorithms that take groups, not for --all")
+    islands = take_hosts(arguments)
+    choices = [choice.on(islands) for choice in _choices(arguments)]
     jobs = _cores() if arguments.jobs is None else arguments.jobs
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: expected at least 1")
     if arguments.uneven and arguments.all:
         choices = [choice for choice in choices if find_collective(choice.collective).sliced]
     tasks = [
-        replace(task, uneven=arguments.uneven)
+        replace(task, uneven=arguments.uneven, islands=islands)
         for choice in choices
         for task in _tasks(choice, arguments.ranks, arguments.roots)
     ]
     cases: dict[Choice, list[_Outcome]] = {choice: [] for choice in choices}
-    for task, found in _progress(tasks, jobs):
+    for task, found in _proved_tasks(tasks, jobs):
         cases[task.choice] += found
     for found in cases.values():
         found.sort(key=lambda case: (case.ranks, case.root or 0))
@@ -88,7 +91,7 @@ def _choices(arguments: argparse.Namespace) -> list[Choice]:
     if arguments.all == bool(arguments.names):
         raise UsageError("expected the names of algorithms or --all, and not both; allfold list lists the names")
     if arguments.all and arguments.parameters:
-        raise UsageError("--with goes to one algorithm, not to --all")
+        raise UsageError("--with is for one algorithm, not for --all")
     if arguments.all:
         return choose_all(arguments.collective)
     chosen = [choose(name, arguments.collective, arguments.parameters) for name in arguments.names]
@@ -124,17 +127,15 @@ def _cores() -> int:
 # Proving -------------------------------------------------------------------------------------------------------------
 
 
-def _progress(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Outcome]]]:
+def _proved_tasks(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Outcome]]]:
     """All tasks with their results, with a progress bar on the terminal."""
     if len(tasks) == 1:
         with progress("proving"):
             yield tasks[0], _prove(tasks[0])
         return
-    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with bar:
-        proving = bar.add_task("proving", total=sum(task.size for task in tasks))
+    with bar("proving", sum(task.size for task in tasks)) as update:
         for task, found in _prove_all(tasks, jobs):
-            bar.update(proving, advance=task.size)
+            update(advance=task.size)
             yield task, found
 
 
@@ -212,7 +213,13 @@ def _prove(task: _Task) -> list[_Outcome]:
     for root in task.roots:
         try:
             proof = verify(task.choice.schedule(task.ranks, root), uneven=task.uneven)
-            cases.append(_Outcome(task.ranks, root, proof.to_json(), text=str(proof)))
+            found, text = proof.to_json(), str(proof)
+            if task.islands:
+                task.choice.two_level(root, task.islands)
+                found["hosts"] = [len(island) for island in task.islands]
+                on_hosts = " + ".join(map(str, found["hosts"]))
+                text += f"\n  no deadlock, every message received in the two-level programs of {on_hosts} ranks"
+            cases.append(_Outcome(task.ranks, root, found, text=text))
         except ScheduleError as error:
             place = {"rank": error.rank, "chunk": error.chunk, "step": error.step, "site": error.site}
             cases.append(_Outcome(task.ranks, root, None, str(error), place))

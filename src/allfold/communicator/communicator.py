@@ -67,7 +67,7 @@ _NAMES = tuple(COLLECTIVES)
 
 
 def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, room: int | None = None) -> Communicator:
-    """Meet the other ranks that use the same key; the communicator of all of them.
+    """Connect to the other ranks that use the same key; returns the communicator of all of them.
 
     `room` is how much of this process's address space the engine may take.
     """
@@ -75,7 +75,7 @@ def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, ro
 
 
 def join(ranks: Processes, timeout: float = DEFAULT_TIMEOUT, engine: str | None = None) -> Communicator:
-    """Meet the other ranks, on the engine of this name if there is one; the communicator of all of them."""
+    """Connect to the other ranks, on the named engine if there is one; returns the communicator of all of them."""
     check_timeout("connect", timeout)
     return Communicator(meet(ranks, timeout, engine))
 
@@ -93,12 +93,13 @@ class Communicator(PointToPoint, Objects):
         self.rank = engine.rank
         self.size = engine.size
         self.timeout = engine.timeout
-        self._engine = engine
+        self.engine = engine
+        """One rank's end of the group, which makes the calls: for tools that ask about hosts, networks and calls."""
         self._engines = Engines(engine)
         self._call: Entry = engine.entry(self._run)
 
     def __repr__(self) -> str:
-        return f"<Communicator rank {self.rank} of {self.size}, {self._engine.label}>"
+        return f"<Communicator rank {self.rank} of {self.size}, {self.engine.label}>"
 
     def __enter__(self) -> Communicator:
         return self
@@ -125,19 +126,14 @@ class Communicator(PointToPoint, Objects):
         >>> comm.all_reduce(x, op="max", algorithm="ring")
         >>> x
         array([ 1., 10.])
-        >>> handle = comm.all_reduce(x, async_op=True)  # other work goes on here
+        >>> handle = comm.all_reduce(x, async_op=True)  # other work can be done here
         >>> handle.wait()
         >>> x
         array([ 2., 20.])
         >>> comm.all_reduce(comm.rank + 0.5)
         2.0
         """
-        try:
-            return self._call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
-        except UsageError:
-            if not isinstance(array, NUMBERS):
-                raise
-        return self._call_on_number(_ALL_REDUCE, array, op, 0, algorithm, async_op, timeout, dtype)
+        return self._call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
 
     def reduce(
         self,
@@ -158,12 +154,7 @@ class Communicator(PointToPoint, Objects):
         >>> x
         array([3, 6])
         """
-        try:
-            return self._call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
-        except UsageError:
-            if not isinstance(array, NUMBERS):
-                raise
-        return self._call_on_number(_REDUCE, array, op, root, algorithm, async_op, timeout, dtype)
+        return self._call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
 
     def broadcast(
         self,
@@ -181,12 +172,7 @@ class Communicator(PointToPoint, Objects):
         >>> x
         array([0., 1., 2.])
         """
-        try:
-            return self._call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
-        except UsageError:
-            if not isinstance(array, NUMBERS):
-                raise
-        return self._call_on_number(_BROADCAST, array, None, root, algorithm, async_op, timeout, dtype)
+        return self._call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
 
     def gather(
         self,
@@ -212,7 +198,7 @@ class Communicator(PointToPoint, Objects):
             if output is None and counts is None:
                 return self._returned(_GATHER, array, None, root, algorithm, async_op, timeout, dtype)
         elif output is not None:
-            raise UsageError(f"gather: only the root gives an output; this is rank {self.rank}, the root is {root}")
+            raise UsageError(f"gather: only the root passes an output; this is rank {self.rank}, the root is {root}")
         if counts is not None:
             return self._uneven(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype, counts)
         return self._call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
@@ -255,9 +241,7 @@ class Communicator(PointToPoint, Objects):
                 raise TypeError(f"scatter takes at most {len(named)} arguments in order, got {len(order)}")
             return self.scatter(**{**named, **dict(zip(named, order, strict=False))})
         if (array is None) != (self.rank != root):
-            raise UsageError(
-                f"scatter: the root gives an array, and no other rank does; this is rank {self.rank}, the root is {root}"
-            )
+            raise UsageError(f"scatter: only the root passes an array; this is rank {self.rank}, the root is {root}")
         if output is None:
             return self._scattered(array, root, algorithm, async_op, timeout, dtype, counts)
         if counts is not None:
@@ -369,12 +353,7 @@ class Communicator(PointToPoint, Objects):
         >>> comm.scan(comm.rank + 5)
         5
         """
-        try:
-            return self._call(_SCAN, None, array, op, 0, algorithm, async_op, timeout, dtype)
-        except UsageError:
-            if not isinstance(array, NUMBERS):
-                raise
-        return self._call_on_number(_SCAN, array, op, 0, algorithm, async_op, timeout, dtype)
+        return self._call(_SCAN, None, array, op, 0, algorithm, async_op, timeout, dtype)
 
     def exscan(
         self,
@@ -394,19 +373,14 @@ class Communicator(PointToPoint, Objects):
         >>> begins if comm.rank else 0
         0
         """
-        try:
-            return self._call(_EXSCAN, None, array, op, 0, algorithm, async_op, timeout, dtype)
-        except UsageError:
-            if not isinstance(array, NUMBERS):
-                raise
-        return self._call_on_number(_EXSCAN, array, op, 0, algorithm, async_op, timeout, dtype)
+        return self._call(_EXSCAN, None, array, op, 0, algorithm, async_op, timeout, dtype)
 
     def barrier(
         self, algorithm: Algorithm = None, async_op: bool = False, timeout: float | None = None
     ) -> Handle | None:
         """Return when every rank has entered the barrier.
 
-        >>> comm.barrier()  # both ranks have come this far
+        >>> comm.barrier()  # both ranks have reached this line
         """
         handle: Handle | None = self._call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
         return handle
@@ -416,7 +390,7 @@ class Communicator(PointToPoint, Objects):
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
         """An array in shared memory. Collectives on it, its slices and tensors made from it copy nothing.
 
-        `bfloat16` comes as uint16; pass `dtype="bfloat16"` to the collectives then.
+        `bfloat16` is stored as uint16; pass `dtype="bfloat16"` to the collectives then.
 
         >>> x = comm.empty((2, 3), np.float64)
         >>> x[:] = comm.rank + 1
@@ -428,11 +402,11 @@ class Communicator(PointToPoint, Objects):
         carrier = find_dtype(dtype).carrier
         lengths = whole_numbers(shape if isinstance(shape, Iterable) else [shape])
         if lengths is None or any(length < 0 for length in lengths):
-            raise UsageError(f"empty: expected lengths that are whole and not negative, not {shape!r}")
+            raise UsageError(f"empty: expected non-negative whole numbers as lengths, not {shape!r}")
         bytes = prod(lengths) * carrier.itemsize
         if max(bytes, *lengths, 0) >= 2**47:
-            raise SharedMemoryError(f"empty: {shape!r} is more than a process has addresses for")
-        return self._engine.empty(bytes).view(carrier).reshape(lengths)
+            raise SharedMemoryError(f"empty: {shape!r} exceeds a process's address space")
+        return self.engine.empty(bytes).view(carrier).reshape(lengths)
 
     def group(self, ranks: Sequence[int], timeout: float | None = None) -> Communicator | None:
         """A communicator of some of the ranks, renumbered in the order given; None for ranks outside.
@@ -449,7 +423,7 @@ class Communicator(PointToPoint, Objects):
         if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= rank < self.size for rank in chosen):
             raise UsageError(f"group: expected different ranks from 0 to {self.size - 1}, not {ranks!r}")
         check_timeout("group", timeout)
-        engine = self._engine.group(chosen, timeout)
+        engine = self.engine.group(chosen, timeout)
         return None if engine is None else Communicator(engine)
 
     @contextmanager
@@ -464,15 +438,15 @@ class Communicator(PointToPoint, Objects):
         True
         """
         trace = Trace(self)
-        self._engine.start_trace()
+        self.engine.start_trace()
         try:
             yield trace
         finally:
-            events = self._engine.stop_trace()
+            events = self.engine.stop_trace()
         trace.collect(events)
 
     def shrink(self, timeout: float | None = None) -> Communicator:
-        """After an error: a communicator of the ranks that are left, renumbered in their old order.
+        """After an error: a communicator of the surviving ranks, renumbered in their old order.
 
         Every rank that is left takes part. It ends the calls of this communicator on all ranks: these raise, and the
         ranks must then call `shrink` as well. After a mismatch, where no rank is lost, the result is a communicator of
@@ -485,16 +459,16 @@ class Communicator(PointToPoint, Objects):
         >>> left.close()
         """
         check_timeout("shrink", timeout)
-        return Communicator(self._engine.shrink(timeout))
+        return Communicator(self.engine.shrink(timeout))
 
     def flight(self) -> dict[str, Any]:
-        """What the flight recorder holds of this rank: its last 256 calls, what and when, and the rank's standing.
+        """This rank's flight records: its last 256 calls with their times, and the rank's standing.
 
         >>> comm.barrier()
         >>> comm.flight()["calls"][-1]["collective"]
         'barrier'
         """
-        return self._engine.flight()
+        return self.engine.flight()
 
     def close(self) -> None:
         """Leave. Calls of other ranks that would need this one fail, naming it.
@@ -532,17 +506,27 @@ class Communicator(PointToPoint, Objects):
         >>> x
         array([2., 2., 2.])
         """
-        return self._engine.entry(self._run, vouched=True)
+        return self.engine.entry(self._run, vouched=True)
+
+    def engine_for(self, memory: str, timeout: float | None = None) -> Engine:
+        """The engine that serves arrays in main memory ("cpu") or in a GPU's ("cuda"), for backends.
+
+        All ranks take part in the first use of a GPU.
+
+        >>> comm.engine_for("cpu") is comm.engine
+        True
+        """
+        return self._engines.for_memory("engine_for", memory, timeout)
 
     def summing(self) -> Callable[[Array, float | None], None]:
-        """`all_reduce(array, timeout=…)` by the fastest path: `entry`, for this one call.
+        """Deprecated: `all_reduce(array, timeout=…)` does the same as the function that is returned.
 
-        >>> add = comm.summing()
-        >>> x = np.ones(3, np.float32)
+        >>> add, x = comm.summing(), np.ones(3)
         >>> add(x, 10.0)
         >>> x
-        array([2., 2., 2.], dtype=float32)
+        array([2., 2., 2.])
         """
+        warn("Communicator.summing is deprecated; use all_reduce(array, timeout=…)", DeprecationWarning, stacklevel=2)
         call = self.entry()
 
         # It keeps the communicator: the entry alone cannot make every call.
@@ -563,9 +547,11 @@ class Communicator(PointToPoint, Objects):
         timeout: float | None,
         dtype: str | None,
         counts: Lengths | None = None,
-    ) -> Handle | None:
+    ) -> Any:
         """One call, after checking its arguments; the engine's entry passes on to this what it cannot run directly."""
         collective = _NAMES[code]
+        if COLLECTIVES[collective].in_place and isinstance(target, NUMBERS):
+            return self._call_on_number(code, target, op, root, algorithm, async_op, timeout, dtype)
         if not 0 <= root < self.size:
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
         check_timeout(collective, timeout)
@@ -599,7 +585,7 @@ class Communicator(PointToPoint, Objects):
         """A call that would change its array, on a number: returns the result."""
         collective = _NAMES[code]
         if async_op:
-            raise UsageError(f"{collective}: a number is not changed in the background; pass x = numpy.array([…])")
+            raise UsageError(f"{collective}: a number cannot be changed in the background; pass x = numpy.array([…])")
         array = in_place(collective, number)
         self._call(code, None, array, op, root, algorithm, False, *rest)
         return number_in(array, number) if not COLLECTIVES[collective].ends.root_only or self.rank == root else None
@@ -610,7 +596,7 @@ class Communicator(PointToPoint, Objects):
         """A call without an output: returns a new one."""
         collective = _NAMES[code]
         if async_op:
-            raise UsageError(f"{collective}: with async_op, an output is needed")
+            raise UsageError(f"{collective}: async_op requires an output")
         array = as_array(collective, array)
         output = output_for(collective, array, self.size)
         self._call(code, array, output, op, root, algorithm, False, *rest)
@@ -629,7 +615,7 @@ class Communicator(PointToPoint, Objects):
         dtype: str | None,
         counts: Any,
     ) -> Any:
-        """A call on parts with lengths of their own."""
+        """A call on parts of different lengths."""
         promise = COLLECTIVES[_NAMES[code]]
         if promise.exchanges and np.iterable(counts) and not any(map(np.iterable, counts)):
             counts = self._rows(counts, timeout)
@@ -637,7 +623,7 @@ class Communicator(PointToPoint, Objects):
         made = None
         if output is None and (self.rank == root or not promise.ends.root_only):
             if async_op:
-                raise UsageError(f"{promise.name}: with async_op, an output is needed")
+                raise UsageError(f"{promise.name}: async_op requires an output")
             array = as_array(promise.name, array)
             output = made = output_of_length(promise.name, array, lengths.of_arrays(promise, self.rank)[1])
         handle = self._call(code, array, output, op, root, algorithm, async_op, timeout, dtype, lengths)
@@ -660,9 +646,9 @@ class Communicator(PointToPoint, Objects):
         dtype: str | None,
         counts: Any = None,
     ) -> Any:
-        """A scatter without an output: the root says what the parts are like, and every rank makes one."""
+        """A scatter without an output: the root sends the shape of the parts, and every rank creates one."""
         if async_op:
-            raise UsageError("scatter: with async_op, an output is needed")
+            raise UsageError("scatter: async_op requires an output")
         wrong = part = None
         if self.rank == root:
             try:
@@ -699,7 +685,7 @@ class Communicator(PointToPoint, Objects):
                 plain_target = copied(plain_target)
             else:
                 plain_source = copied(plain_source)
-        handle = self._run(code, plain_source, plain_target, op, root, algorithm, *rest)
+        handle: Handle | None = self._run(code, plain_source, plain_target, op, root, algorithm, *rest)
         if target is None or plain_target is target:
             return handle
         if handle is None:

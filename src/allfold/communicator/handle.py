@@ -1,4 +1,4 @@
-"""What a non-blocking call returns: something to wait for."""
+"""The handle that a non-blocking call returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .timeouts import check_timeout
 
 
 class Handle:
-    """A call that goes on in the background. The arrays belong to it until it is done.
+    """A call that runs in the background. The arrays belong to it until it is done.
 
     >>> x = np.ones(3)
     >>> handle = comm.all_reduce(x, async_op=True)
@@ -23,20 +23,20 @@ class Handle:
     def __init__(self, ticket: Ticket, arrays: tuple[Any, ...]) -> None:
         self._ticket = ticket
         self._arrays: tuple[Any, ...] | None = arrays
-        self._afterwards: Callable[[], None] | None = None
+        self._on_done: Callable[[], None] | None = None
 
     def done(self) -> bool:
-        """Whether the call has ended, in success or failure; `wait` then returns, or raises, at once."""
+        """True once the call has succeeded or failed; `wait` then returns or raises at once."""
         return self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when the call has ended, and raise what it raised, or `CollectiveTimeout` after `timeout` seconds."""
         check_timeout("wait", timeout)
         if not self._ticket.wait(timeout):
-            raise CollectiveTimeout(f"wait: the call was not done within {timeout:g} s; it goes on")
-        if self._afterwards is not None:
-            self._afterwards()
-        self._afterwards = self._arrays = None
+            raise CollectiveTimeout(f"wait: the call was not done within {timeout:g} s; it continues")
+        if self._on_done is not None:
+            self._on_done()
+        self._on_done = self._arrays = None
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        self._afterwards = action
+        self._on_done = action

@@ -20,7 +20,7 @@ from ..errors import UsageError
 
 
 class Message(NamedTuple):
-    """What arrived: from which rank, with which tag, and how many elements it filled.
+    """A received message: its source, its tag, and the number of elements that it filled.
 
     >>> def work(comm):
     ...     if comm.rank == 0:
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 
 
 class Pending:
-    """A message on its way. Its array belongs to it until it is done."""
+    """A message that is being sent or received. Its array belongs to it until it is done."""
 
     def __init__(self, engine: Engine, operation: Any, timeout: float | None) -> None:
         self._engine = engine
@@ -45,7 +45,7 @@ class Pending:
         self._scattered: tuple[Any, Any] | None = None  # the array that was given, and the contiguous copy of it
 
     def done(self) -> bool:
-        """Whether it has ended, in success or failure; `wait` then returns, or raises, at once."""
+        """True once the message has been sent or received, or has failed; `wait` then returns or raises at once."""
         return self._engine.messages.done(self._operation)
 
     def wait(self, timeout: float | None = None) -> Message | None:
@@ -67,7 +67,7 @@ class Pending:
 class PointToPoint:
     """The part of a communicator that sends and receives."""
 
-    _engine: Engine
+    engine: Engine
 
     def send(
         self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
@@ -82,9 +82,9 @@ class PointToPoint:
         Message(source=1, tag=4, elements=3) [0. 1. 2.]
         """
         try:
-            self._engine.messages.send(array, destination, tag, timeout, dtype)
+            self.engine.messages.send(array, destination, tag, timeout, dtype)
         except FAILURES as error:
-            self._engine.failed(error)
+            self.engine.failed(error)
             raise
         except UnfitArray as error:
             self.send(_copied("send", array, error), destination, tag, timeout, dtype)
@@ -109,9 +109,9 @@ class PointToPoint:
         array([10, 12])
         """
         try:
-            return Message._make(self._engine.messages.receive(array, source, tag, timeout, dtype))
+            return Message._make(self.engine.messages.receive(array, source, tag, timeout, dtype))
         except FAILURES as error:
-            self._engine.failed(error)
+            self.engine.failed(error)
             raise
         except UnfitArray as error:
             plain = _copied("recv", array, error, written=True)
@@ -132,8 +132,8 @@ class PointToPoint:
         array([1, 1])
         """
         try:
-            operation = self._engine.messages.start(True, array, destination, tag, dtype)
-            return Pending(self._engine, operation, timeout)
+            operation = self.engine.messages.start(True, array, destination, tag, dtype)
+            return Pending(self.engine, operation, timeout)
         except UnfitArray as error:
             return self.isend(_copied("isend", array, error), destination, tag, timeout, dtype)
 
@@ -156,8 +156,8 @@ class PointToPoint:
         (2, array([1, 1]))
         """
         try:
-            operation = self._engine.messages.start(False, array, source, tag, dtype)
-            return Pending(self._engine, operation, timeout)
+            operation = self.engine.messages.start(False, array, source, tag, dtype)
+            return Pending(self.engine, operation, timeout)
         except UnfitArray as error:
             plain = _copied("irecv", array, error, written=True)
             pending = self.irecv(plain, source, tag, timeout, dtype)
@@ -166,7 +166,7 @@ class PointToPoint:
 
 
 def _copied(name: str, array: Any, error: UnfitArray, written: bool = False) -> Any:
-    """A contiguous copy of an array that the engine refused as it is."""
+    """A contiguous copy of an array that the engine rejected."""
     if written:
         check_writable(name, array)
     plain = contiguous(name, array)

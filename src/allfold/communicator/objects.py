@@ -59,7 +59,7 @@ class Objects:
         return _loaded("gather_object", (everyone[rank, :end] for rank, end in enumerate(lengths)))
 
     def broadcast_object(self, value: Any = None, root: int = 0, timeout: float | None = None) -> Any:
-        """The root's object, on every rank; what the others give is ignored.
+        """The root's object, on every rank; the others' arguments are ignored.
 
         >>> comm.broadcast_object(["any", {"object": 1}] if comm.rank == 0 else None)
         ['any', {'object': 1}]
@@ -89,7 +89,7 @@ class Objects:
         if lengths.min() == _UNPICKLABLE:
             if error is not None:
                 raise UsageError(f"scatter_object: {error}")
-            raise UsageError(f"scatter_object: rank {root} must give {self.size} objects that can be pickled")
+            raise UsageError(f"scatter_object: rank {root} must pass {self.size} objects that can be pickled")
         longest = int(lengths.max())
         content = np.empty(longest, np.uint8)
         whole = np.stack([_padded(one, longest) for one in packed if one is not None]) if self.rank == root else None
@@ -103,7 +103,7 @@ class Objects:
         op: str | Callable[[Any, Any], Any] = "sum",
         timeout: float | None = None,
     ) -> Any:
-        """The objects of all ranks, combined from rank 0 up by `op`, on the root; None elsewhere.
+        """The objects of all ranks, reduced by `op` in rank order, on the root; None elsewhere.
 
         `op` is a function of two objects, or "sum" (`+`), "product" (`*`), "min" or "max".
 
@@ -117,7 +117,7 @@ class Objects:
     def all_reduce_object(
         self, value: Any, op: str | Callable[[Any, Any], Any] = "sum", timeout: float | None = None
     ) -> Any:
-        """The objects of all ranks, combined from rank 0 up by `op`, on every rank. `op`: see `reduce_object`.
+        """The objects of all ranks, reduced by `op` in rank order, on every rank. `op`: see `reduce_object`.
 
         >>> comm.all_reduce_object({"ranks": {comm.rank}}, op=lambda a, b: {"ranks": a["ranks"] | b["ranks"]})
         {'ranks': {0, 1}}

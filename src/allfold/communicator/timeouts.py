@@ -1,4 +1,4 @@
-"""How long a call may take: a number of seconds, or None for the value that was set before."""
+"""Timeouts: a number of seconds, or None for the value that was set before."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def check_timeout(call: str, timeout: object) -> None:
     try:
         good = isinstance(timeout, Real) and not isinstance(timeout, bool) and float(timeout) >= 0
     except OverflowError:
-        raise UsageError(f"{call}: the timeout is more seconds than a floating-point number can hold") from None
+        raise UsageError(f"{call}: timeout is too large for a floating-point number") from None
     if not good:
-        raise UsageError(f"{call}: the timeout is a number of seconds from 0 up, not {timeout!r:.40}")
+        raise UsageError(f"{call}: timeout must be a non-negative number of seconds, not {timeout!r:.40}")

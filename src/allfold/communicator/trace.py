@@ -1,4 +1,4 @@
-"""What really happened: every instruction of every rank, when it waited and when it worked."""
+"""Traces of real runs: every instruction of every rank, with its waiting and working times."""
 
 from __future__ import annotations
 

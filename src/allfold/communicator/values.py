@@ -23,10 +23,10 @@ def as_array(call: str, value: Any) -> Any:
     try:
         made = np.asarray(value)
     except (ValueError, OverflowError) as error:  # lists of different lengths
-        raise UsageError(f"{call}: {value!r:.60} cannot be made an array: {error}") from None
+        raise UsageError(f"{call}: {value!r:.60} cannot be converted to an array: {error}") from None
     if made.dtype.kind not in "biufc":
         raise UsageError(
-            f"{call}: {value!r:.60} cannot be made an array of numbers; for other objects there is {call}_object"
+            f"{call}: {value!r:.60} cannot be converted to an array of numbers; for other objects, use {call}_object"
         )
     return made
 
@@ -35,12 +35,12 @@ def in_place(call: str, number: Any) -> np.ndarray[Any, Any]:
     """An array of one element, for a number that cannot be changed itself."""
     made = np.array([number])
     if made.dtype.kind not in "biufc":
-        raise UsageError(f"{call}: {number!r:.60} is beyond 64 bits; for numbers of any size there is {call}_object")
+        raise UsageError(f"{call}: {number!r:.60} exceeds 64 bits; for numbers of any size, use {call}_object")
     return made
 
 
 def number_in(array: np.ndarray[Any, Any], like: Any) -> Any:
-    """The element, as a number of the kind that was given."""
+    """The element, as a number of the same kind as the argument."""
     return array[0] if isinstance(like, np.generic) else array[0].item()
 
 
@@ -63,7 +63,7 @@ def _result_shape(call: str, shape: Sequence[int], ranks: int) -> tuple[int, ...
     if promise.starts.sliced:
         return length * ranks, *rest
     if length % ranks:
-        raise UsageError(f"{call}: {length} rows cannot be divided among {ranks} ranks; give an output")
+        raise UsageError(f"{call}: {length} rows cannot be divided among {ranks} ranks; pass an output")
     return (length // ranks, *rest) if promise.ends.sliced else (length, *rest)
 
 

@@ -38,6 +38,8 @@ class Buffer(NamedTuple):
             return _of_cuda(call, array, dtype, written)
         if str(getattr(array, "dtype", "")).startswith("torch."):
             return _of_torch(call, array, dtype, written)
+        if _native.MISSING is not None:
+            return _of_other(call, array, dtype, written)
         name, seen = _native.view(call, array, written, dtype)
         kind = find_dtype(name)
         return Buffer(kind, seen.size, seen.view(kind.carrier))
@@ -48,7 +50,7 @@ class Buffer(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The facts that tell it from every other array that there is at the same time."""
+        """The facts that distinguish it from every other array that exists at the same time."""
         return self.dtype.name, self.elements, self.pointer
 
     @property
@@ -79,13 +81,14 @@ def memory_of(array: Array) -> str:
 
 
 def mark_as_changed(array: Array) -> None:
-    """Have torch's backward refuse what was saved of a tensor before, as after every other operation in place."""
+    """Make torch's backward reject earlier saved values of a tensor, as after any other in-place operation."""
     if getattr(array, "requires_grad", False):
         sys.modules["torch"].autograd.graph.increment_version(array)
 
 
 def _of_numpy(call: str, array: Any, dtype: str | None, written: bool) -> Buffer:
-    if isinstance(array, np.ma.MaskedArray):
+    # Not np.ma, which is imported when it is first named: 20 ms in every rank, for an array that none can have made.
+    if isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise UsageError(
             f"{call}: a masked array's mask would be ignored; pass x.filled(…), or x.data for all elements"
         )
@@ -94,15 +97,17 @@ def _of_numpy(call: str, array: Any, dtype: str | None, written: bool) -> Buffer
 
 def _of_torch(call: str, array: Any, dtype: str | None, written: bool) -> Buffer:
     kind, detached = find_dtype(array.dtype), array.detach()
+    if detached.is_nested:
+        raise UsageError(f"{call}: the tensor is nested; pass tensor.values(), its elements in one tensor")
     if str(detached.layout) != "torch.strided":
         raise UsageError(f"{call}: the tensor is sparse ({detached.layout}); pass tensor.to_dense()")
     if detached.is_meta:
-        raise UsageError(f"{call}: the tensor is on the meta device, and has no data")
+        raise UsageError(f"{call}: the tensor is on the meta device and has no data")
     try:
         if not detached.is_contiguous():
             raise UnfitArray("the tensor is not contiguous")
         if detached.is_conj() or detached.is_neg():
-            raise UnfitArray("the tensor is to be conjugated or negated first")
+            raise UnfitArray("the tensor is a lazily conjugated or negated view")
         # NumPy has no bfloat16.
         seen = (detached.view(sys.modules["torch"].uint16) if kind.name == "bfloat16" else detached).numpy()
     except (TypeError, RuntimeError) as error:  # on a device that is neither main memory nor CUDA's
@@ -110,6 +115,16 @@ def _of_torch(call: str, array: Any, dtype: str | None, written: bool) -> Buffer
     if written:
         mark_as_changed(array)
     return _seen(call, seen, kind, dtype, written)
+
+
+def _of_other(call: str, array: Any, dtype: str | None, written: bool) -> Buffer:
+    """Without the extension: whatever NumPy can read."""
+    try:
+        seen = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(memoryview(array))
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        what = f"expected an array that speaks the buffer protocol or DLPack, got {type(array).__name__}"
+        raise UsageError(f"{call}: {what}: {error}") from None
+    return _seen(call, seen, find_dtype(seen.dtype), dtype, written)
 
 
 def _seen(call: str, seen: Flat, kind: Dtype, dtype: str | None, written: bool) -> Buffer:
@@ -141,7 +156,7 @@ def _of_cuda(call: str, array: Any, dtype: str | None, written: bool) -> Buffer:
         raise UsageError(f"{call}: the array in a GPU's memory is not contiguous; make a contiguous copy of it first")
     found = find_dtype(kind if dtype is None else dtype)
     if found.itemsize != (kind.itemsize if hasattr(kind, "itemsize") else found.itemsize):
-        raise UsageError(f"{call}: the array's elements are {kind}, which cannot be taken for {found}")
+        raise UsageError(f"{call}: the array's elements are {kind}, which cannot be read as {found}")
     if written:
         mark_as_changed(array)
     return Buffer(found, elements, None, address, stream)
@@ -155,7 +170,7 @@ def contiguous(call: str, array: Array) -> Any:
     if array is None:
         return None
     if type(array).__name__ == "PyCapsule":  # of DLPack
-        raise UsageError(f"{call}: this needs a copy, and a capsule can be read once only; pass the array itself")
+        raise UsageError(f"{call}: this needs a copy, but a capsule can be read only once; pass the array itself")
     if hasattr(array, "detach") and hasattr(array, "contiguous"):  # a torch tensor
         return array.detach().resolve_conj().resolve_neg().contiguous()
     try:
@@ -173,18 +188,20 @@ def copied(array: Array) -> Any:
 
 def overlap(one: Array, other: Array) -> bool:
     """True if two contiguous arrays have a byte in common."""
-    return _native.overlap(one, other)
+    return Buffer.of("overlap", one, None, False).overlaps(Buffer.of("overlap", other, None, False))
 
 
 def check_writable(call: str, array: Array) -> None:
-    """Refuse an array that cannot hold a result: a read-only one, or one with several elements at one address."""
+    """Raise for an array that cannot hold a result: a read-only one, or one with several elements at one address."""
     flags = getattr(array, "flags", None)
     if isinstance(array, bytes) or getattr(array, "readonly", not getattr(flags, "writeable", True)):
         raise UsageError(f"{call}: the array for the result is read-only")
     strides = array.stride() if callable(getattr(array, "stride", None)) else getattr(array, "strides", None) or ()
     lengths = getattr(array, "shape", ())
     if any(stride == 0 and length > 1 for stride, length in zip(strides, lengths, strict=False)):
-        raise UsageError(f"{call}: the array for the result has several elements in one place (expanded, or broadcast)")
+        raise UsageError(
+            f"{call}: the array for the result has several elements at the same address (expanded, or broadcast)"
+        )
 
 
 def put_back(target: Array, result: Array) -> None:
@@ -208,11 +225,11 @@ def new_like(call: str, array: Array, shape: Sequence[int]) -> Any:
     if isinstance(array, np.ndarray):
         return np.empty(shape, array.dtype)
     if memory_of(array) != MAIN:
-        raise UsageError(f"{call}: give an output: of this array's kind, none can be made here")
+        raise UsageError(f"{call}: pass an output; none of this array's kind can be created here")
     try:
         return np.empty(shape, np.asarray(memoryview(array)).dtype)
     except (TypeError, ValueError):
-        raise UsageError(f"{call}: give an output: for a {type(array).__name__}, none can be made here") from None
+        raise UsageError(f"{call}: pass an output; none can be created for a {type(array).__name__}") from None
 
 
 class Kind(NamedTuple):

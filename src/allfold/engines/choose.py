@@ -1,4 +1,4 @@
-"""The one place that says which engine serves which ranks, and which arrays."""
+"""The choice of an engine for given ranks and arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..errors import AllfoldError, UsageError
 from .buffer import memory_of
 from .engine import CUDA, Call, Engine, Processes
-from .table import check, in_processes, over
+from .table import check, compare_names, in_processes, over
 
 ENGINE_OF = {CUDA: "stream"}
 """The engine for arrays in memory that is not main memory, by kind of memory."""
@@ -18,7 +18,7 @@ VARIABLE = "ALLFOLD_ENGINE"
 
 
 def named(engine: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The engine that a program names, or else its environment; None: neither does."""
+    """The engine named by the program or by its environment; None if neither names one."""
     if engine is not None:
         check(engine)
         return engine
@@ -31,10 +31,20 @@ def named(engine: str | None, environ: Mapping[str, str] = os.environ) -> str | 
 
 
 def meet(ranks: Processes, timeout: float, engine: str | None = None) -> Engine:
-    """The engine of this rank: the one that is named, or the one that fits where the ranks are."""
-    if engine is not None:
-        return in_processes(engine, ranks._replace(is_named=True), timeout)
-    return in_processes("islands" if ranks.is_spread else "shared_memory", ranks, timeout)
+    """The engine of this rank: the named one, or the one for the ranks' hosts."""
+    fitting = fitting_engine(ranks.is_spread)
+    if engine is None:
+        return in_processes(fitting, ranks, timeout)
+    # Ranks that name no engine, or this one, are where those of the fitting one meet.
+    board = compare_names(fitting, ranks, engine, timeout) if engine != fitting and ranks.size > 1 else None
+    made = in_processes(engine, ranks._replace(is_named=True), timeout)
+    del board  # not earlier: ranks that have not met yet may still look at it
+    return made
+
+
+def fitting_engine(is_spread: bool) -> str:
+    """The engine for ranks that name none; `is_spread`: they may be on several hosts."""
+    return "islands" if is_spread else "shared_memory"
 
 
 class Engines:
@@ -52,22 +62,27 @@ class Engines:
         kinds = [memory_of(array) for array in (input, output) if array is not None]
         if kinds[0] != kinds[-1]:
             raise UsageError(f"{call.collective}: one array is in a GPU's memory, the other is not; both must be")
-        return self.others.get(kinds[0]) or self._made(call, kinds[0])
+        return self.for_memory(call.collective, kinds[0], call.timeout)
 
-    def _made(self, call: Call, memory: str) -> Engine:
+    def for_memory(self, caller: str, memory: str, timeout: float | None) -> Engine:
+        """The engine for arrays in a kind of memory. All ranks take part in the first use of another kind."""
+        if memory == self.main.memory:
+            return self.main
+        if memory not in self.others:
+            self.others[memory] = self._made(caller, memory, timeout)
+        return self.others[memory]
+
+    def _made(self, caller: str, memory: str, timeout: float | None) -> Engine:
         if memory not in ENGINE_OF:
-            raise UsageError(f"{call.collective}: the engine of {self.main.label} takes arrays in a GPU's memory only")
+            raise UsageError(f"{caller}: the engine of {self.main.label} takes arrays in a GPU's memory only")
         try:
             # Its calls wait in a stream, where others must not overtake them: it has a group of its own.
-            own = self.main.group(range(self.main.size), call.timeout)
-            assert own is not None
-            self.others[memory] = over(ENGINE_OF[memory], own)
+            return over(ENGINE_OF[memory], self.main.inner(timeout))
         except AllfoldError:
             raise
         except BaseException:  # an interrupt: the other ranks must not wait for the rest
             self.main.abort()
             raise
-        return self.others[memory]
 
     def abort(self) -> None:
         self.main.abort()

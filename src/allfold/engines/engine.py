@@ -1,4 +1,4 @@
-"""What a communicator asks of an engine: one rank's end of a group of ranks, which runs collectives between them.
+"""The engine interface: one rank's end of a group of ranks, which runs collectives between them.
 
 Memory: the arrays of a call belong to the caller, who keeps them alive and does not touch them until the call is done;
 the engine reads the input, writes the output, and keeps neither. What `empty` returns stays valid while it is held.
@@ -29,13 +29,13 @@ from .. import _native
 from ..collectives import COLLECTIVES
 from ..division import Lengths
 from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
-from ..fabrics.fabric import Board
 from ..ops import Op
 from ..registry import AnyAlgorithm
 from ..wording import name_ranks
 
 if TYPE_CHECKING:
     from .._native import Outcome
+    from ..fabrics.board import Board
 
 if _native.MISSING is None:  # before anything uses the extension: it has no table of collectives of its own
     _native.define_collectives([one.facts() for one in COLLECTIVES.values()])
@@ -45,6 +45,8 @@ Array = Any
 DEFAULT_TIMEOUT = 300.0
 FAILURES = (MismatchError, RankLost, CollectiveTimeout)
 ANY_TAG = -1
+ACKNOWLEDGEMENTS = 255  # the context of messages that say that another one was received
+MEETINGS = 254  # the context of messages by which engines make groups
 MAIN, CUDA = "cpu", "cuda"  # kinds of memory, as torch names their devices
 
 
@@ -86,7 +88,7 @@ class UnfitArray(Exception):
 
 
 class Ticket(Protocol):
-    """A call that goes on in the background."""
+    """A call that runs in the background."""
 
     def done(self) -> bool:
         """True once it has ended, in success or failure."""
@@ -98,14 +100,14 @@ class Ticket(Protocol):
 
 
 class Background(NamedTuple):
-    """A call that goes on in the background, as a `Ticket` made of two functions."""
+    """A call that runs in the background, as a `Ticket` made of two functions."""
 
     done: Callable[[], bool]
     wait: Callable[[float | None], bool]
 
 
 class Deferred(Protocol):
-    """A call for later, as often as it is wanted: a C function and its argument, as addresses."""
+    """A prepared call that can be made any number of times: a C function and its argument, as addresses."""
 
     @property
     def function(self) -> int: ...
@@ -123,12 +125,49 @@ class Messages(Protocol):
         """Source, tag and number of elements of what arrived."""
         ...
 
-    def start(self, sends: bool, array: Array, peer: int | None, tag: int, dtype: str | None) -> Any:
-        """Begin a send or a receive in the background; what is returned goes to `done` and `wait`."""
+    def start(
+        self,
+        sends: bool,
+        array: Array,
+        peer: int | None,
+        tag: int,
+        dtype: str | None,
+        context: int = 0,
+        asks: bool = False,
+    ) -> Any:
+        """Begin a send or a receive in the background; what is returned goes to `done`, `wait` and `withdraw`.
+
+        Only a receive of the same context takes a message. A send may ask for an acknowledgement: when a receive has
+        taken the message, an empty one with the same tag arrives from its rank, in the context ACKNOWLEDGEMENTS.
+        """
+        ...
+
+    def take(
+        self, source: int | None, tag: int, timeout: float | None, context: int = 0
+    ) -> tuple[int, int, int, np.ndarray[Any, Any]]:
+        """Receive a message of any type and length: its source, tag, number of elements, and bytes."""
+        ...
+
+    def start_taking(self, source: int | None, tag: int, context: int = 0) -> Any:
+        """The same in the background; `wait` returns what `take` returns, once."""
+        ...
+
+    def probe(self, source: int | None, tag: int, context: int = 0) -> tuple[int, int, int] | None:
+        """Source, tag and number of elements of the message that a receive would take, if it has arrived."""
+        ...
+
+    def await_message(
+        self, source: int | None, tag: int, timeout: float | None, context: int = 0
+    ) -> tuple[int, int, int]:
+        """The same, when it has arrived; the message stays there."""
+        ...
+
+    def withdraw(self, operation: Any, /) -> bool:
+        """End an operation of which nothing was sent or received; False if it is too late. `wait` then returns None."""
         ...
 
     def done(self, operation: Any, /) -> bool: ...
-    def wait(self, operation: Any, timeout: float | None) -> tuple[int, int, int] | None: ...
+    def wait(self, operation: Any, timeout: float | None) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -153,7 +192,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Wire:
-    """What connects two hosts, as measured."""
+    """The measured connection between two hosts."""
 
     hosts: tuple[list[int], list[int]]  # the ranks of each
     latency: float  # seconds, for a small message between two ranks
@@ -165,7 +204,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """What was measured between hosts and inside them."""
+    """Measurements between hosts and inside them."""
 
     wires: list[Wire]  # of every two hosts
     bus: float  # bytes per second that the ranks of a host move together, while those of all hosts do
@@ -190,7 +229,7 @@ class Processes(NamedTuple):
 
 
 class Engine(ABC):
-    """See the top of this file."""
+    """The interface that the docstring of this module describes."""
 
     rank: int
     size: int
@@ -207,6 +246,10 @@ class Engine(ABC):
     def group(self, ranks: Sequence[int], timeout: float | None) -> Engine | None:
         """An engine for some of the ranks, in this order; None on others. Every rank calls it with ranks that exist."""
 
+    def group_of(self, ranks: Sequence[int], tag: int, timeout: float | None) -> Engine:
+        """An engine for some of the ranks, this one among them, in this order. Only these ranks call it, with one tag."""
+        raise self._without("making a group that only its members know of")
+
     @abstractmethod
     def close(self, compares: bool) -> None:
         """Leave; `compares`: raise `MismatchError` if another rank's last call was a different one."""
@@ -217,20 +260,29 @@ class Engine(ABC):
 
     @abstractmethod
     def calls(self) -> int:
-        """How many calls were begun."""
+        """The number of calls that were started."""
 
     def hosts(self) -> list[list[int]]:
         """The ranks, divided into those that share memory."""
         return [list(range(self.size))]
 
     def network(self, by_size: bool = False) -> MeasuredNetwork:
-        """How fast the connections of every two hosts are, and their memories. Every rank calls it."""
+        """Measure the speed of the connections between every two hosts, and of their memory. Every rank calls it."""
         raise self._without("measuring what is between hosts")
 
     @property
     def address(self) -> str | None:
         """The address of this host at which the connections to others end, if there are any."""
         return None
+
+    def inner(self, timeout: float | None) -> Engine:
+        """A group of all ranks for calls that must not meet those of this engine. Every rank calls it.
+
+        It is a part of this engine: where that is possible, its waits end when a rank has given up here.
+        """
+        made = self.group(range(self.size), timeout)
+        assert made is not None
+        return made
 
     # What an engine may leave out ------------------------------------------------------------------------------------
 
@@ -255,7 +307,7 @@ class Engine(ABC):
         return np.empty(bytes, np.uint8)
 
     def failed(self, error: BaseException) -> None:  # noqa: B027 - nothing is the default
-        """An error is about to leave a call: the engine may add to it what it knows."""
+        """Called before a call raises an error: the engine may add what it knows."""
 
     def flight(self) -> dict[str, Any]:
         """The last calls of this rank, and its standing."""
@@ -265,15 +317,32 @@ class Engine(ABC):
         raise self._without("trace")
 
     def stop_trace(self) -> list[Event]:
-        """What this rank did since `start_trace`."""
+        """The events of this rank since `start_trace`."""
         raise self._without("trace")
 
     def shrink(self, timeout: float | None) -> Engine:
-        """After an error: an engine of the ranks that are left. Every one of them calls it."""
+        """After an error: an engine of the surviving ranks. Every one of them calls it."""
         raise self._without("shrink")
+
+    def thread_ended(self) -> None:
+        """For ranks that are threads: the thread of this rank has ended, or must end; may be called from any thread.
+
+        Calls that need the rank fail, here and in groups made of this one. By default, all calls of all ranks do, here only.
+        """
+        self.abort()
 
     def _without(self, what: str) -> UsageError:
         return UsageError(f"{what}: the engine of {self.label} ({type(self).__name__}) cannot do that")
+
+
+def check_same_engine(names: Sequence[str]) -> None:
+    """Raise if ranks want different engines; `names`: what each of them wants, by rank."""
+    for rank, name in enumerate(names):
+        if name != names[0]:
+            raise MismatchError(
+                f"init: rank 0 uses the engine {names[0]!r} and rank {rank} {name!r}; name the same one on every rank "
+                "(engine=…, or ALLFOLD_ENGINE)"
+            )
 
 
 def name_group(number: int, ranks: Sequence[int], label: str) -> str:

@@ -20,7 +20,7 @@ def last_words() -> str:
 
 
 def ending(words: Iterable[str | None]) -> str:
-    """How a sentence about ranks that have left goes on, given their last words."""
+    """The end of a sentence about ranks that have left, from their last words."""
     said = next(filter(None, words), "")
     return f": it is ending after {said}" if said else ""
 

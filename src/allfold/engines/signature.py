@@ -146,7 +146,7 @@ def difference(calls: Mapping[int, Signature], absent: Sequence[int] = ()) -> st
     text = called(name, groups)
     if len(groups) < 2:
         text += ", but an earlier call differed"
-    return f"{text}, {name_ranks(absent)} did not come" if absent else text
+    return f"{text}, {name_ranks(absent)} did not arrive" if absent else text
 
 
 def called(name: str, groups: Mapping[str, Sequence[int]]) -> str:

@@ -16,13 +16,16 @@ ENGINES = {
     "shared_memory": ".shared_memory.engine",
     "reference": ".reference.engine",
     "islands": ".islands.meeting",
-    "stream": "..cuda.engine",
+    "stream": ".stream.engine",
 }
 """The module of each engine, by name. It has one or more of these functions, which say what the engine is for:
 
 `in_processes(ranks, timeout)`: the engine of this rank, for ranks that are processes. `ranks` are `Processes`.
 `in_threads(ranks, timeout)`: an engine per rank, for that many ranks as threads of this process.
 `over(engine)`: for arrays that are not in main memory, an engine that uses the given one for staging.
+
+An engine that serves processes that name none also has `compare_names(ranks, name, timeout)`: a rank that names another
+engine says so where the ranks of this one meet. All of them raise if their names differ.
 """
 
 _FOR = {
@@ -47,8 +50,16 @@ def over(name: str, engine: Engine) -> Engine:
     return _call(name, "over", engine)  # type: ignore[no-any-return]
 
 
+def compare_names(met: str, ranks: Processes, name: str, timeout: float) -> object:
+    """Compare the engine that this rank names with those of all ranks, where ranks of the engine `met` meet.
+
+    Returns what must be kept until the ranks have met.
+    """
+    return _module(met).compare_names(ranks, name, timeout)
+
+
 def check(name: object, function: str = "in_processes") -> None:
-    """Refuse a name that no engine has, and an engine that is for something else."""
+    """Raise for an unknown engine, and for one that is for something else."""
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}; {suggest(name, _with(function))}")
     if not hasattr(_module(str(name)), function):

@@ -1,4 +1,4 @@
-"""A call whose arguments were taken and checked, with its signature, for engines that are written in Python."""
+"""A call with its arguments read and checked, and its signature, for engines written in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .signature import Signature
 
 
 class Taken(NamedTuple):
-    """A call whose arguments were taken and checked."""
+    """A call with its arguments read and checked."""
 
     call: Call
     signature: Signature
@@ -37,7 +37,7 @@ def take(call: Call, rank: int, ranks: int, algorithm: AnyAlgorithm | None) -> T
     if input is not None and output is not None and input.overlaps(output):
         raise UnfitArray("the input and the output overlap")
     if (call.op is None) == COLLECTIVES[call.collective].takes_op:
-        what = "an operation is needed, not None" if call.op is None else "it takes no operation"
+        what = "expected an operation, got None" if call.op is None else "it takes no operation"
         raise UsageError(f"{call.collective}: {what}")
     if call.op is not None:
         check_supported(call.op, dtype)

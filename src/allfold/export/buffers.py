@@ -1,9 +1,12 @@
-"""Where the chunks of a rank lie in the caller's buffers: the input, the output, and scratch."""
+"""The places of a rank's chunks in the caller's buffers: the input, the output, and scratch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from ..collectives import NOTHING
 from ..schedules import Schedule
 
 Place = tuple[str, int]
@@ -29,7 +32,7 @@ class Buffers:
         return chunk // self._part == self.rank
 
     def begin(self, chunk: int) -> Place:
-        """Where a chunk lies at the start."""
+        """The place of a chunk at the start."""
         return "i", chunk - self.rank * self._part if self.schedule.promise.starts.sliced else chunk
 
     def home(self, chunk: int) -> Place | None:
@@ -49,3 +52,40 @@ class Buffers:
             for part in (schedule.promise.starts, schedule.promise.ends)
         )
         return given, taken
+
+
+class RankMemory:
+    """The places of one rank's chunks, while its part of a schedule is written step by step."""
+
+    def __init__(self, schedule: Schedule, rank: int) -> None:
+        self.schedule, self.rank, self.buffers = schedule, rank, Buffers(schedule, rank)
+        starts, ends = (
+            layout(schedule.ranks, schedule.root, schedule.chunks)[rank] != NOTHING
+            for layout in (schedule.promise.starts_with, schedule.promise.ends_with)
+        )
+        self.at = {chunk: self.buffers.begin(chunk) for chunk in np.flatnonzero(starts).tolist()}
+        """By chunk, before this step."""
+        self.arriving: dict[int, Place] = {}
+        self.saved: dict[int, Place] = {}
+        """Copies of chunks that another chunk of this rank needs, because they are replaced in the same step."""
+        self.promised: list[int] = np.flatnonzero(ends).tolist()
+        self.scratch = 0
+        self._scratch_of: dict[int, Place] = {}
+
+    def slot(self) -> Place:
+        """A new place in scratch."""
+        self.scratch += 1
+        return "s", self.scratch - 1
+
+    def home(self, chunk: int) -> Place:
+        """The place of data written to a chunk: in the output if the chunk has a place there, otherwise in scratch."""
+        home = self.buffers.home(chunk) or self._scratch_of.get(chunk)
+        if home is None:
+            home = self._scratch_of[chunk] = self.slot()
+        return home
+
+    def settle(self) -> None:
+        """End the step: from now on, reads see what arrived."""
+        self.at.update(self.arriving)
+        self.arriving.clear()
+        self.saved.clear()

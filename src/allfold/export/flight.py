@@ -37,7 +37,7 @@ def to_torch(groups: list[dict[str, Any]]) -> dict[int, bytes]:
     Ranks are those of the largest group. The analyser assumes that the first recorded call of a group is its first call
     ever, so calls that only some ranks still have are left out.
     """
-    number = _numbers(groups)
+    number = numbers_of_processes(groups)
     dumps: dict[int, dict[str, Any]] = {
         rank: {"version": TORCH_VERSION, "entries": [], "pg_config": {}} for rank in sorted(number.values())
     }
@@ -82,7 +82,7 @@ def to_chrome(groups: list[dict[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _numbers(groups: list[dict[str, Any]]) -> dict[int, int]:
+def numbers_of_processes(groups: list[dict[str, Any]]) -> dict[int, int]:
     """By process, its rank number for all groups: its rank in the largest group; others get further numbers."""
     number: dict[int, int] = {}
     taken = groups[0]["size"] if groups else 0

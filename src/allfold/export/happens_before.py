@@ -1,15 +1,18 @@
-"""What happens before what, when several threads wait for each other."""
+"""The order of events in threads that wait for each other, and races between them."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from ..errors import ScheduleError, UsageError
+
+Place = TypeVar("Place", bound=Hashable)
 
 _MOST_CLOCKS = 2**27  # numbers in all clocks; half a gigabyte
 
@@ -28,6 +31,28 @@ class Happening:
     def before(self, first: int, second: int) -> bool:
         """Is the first action done before the second begins, however fast the threads are?"""
         return bool(self.clocks[second, self.thread[first]] > self.position[first])
+
+
+class Accesses(Generic[Place]):
+    """The uses of every place of memory so far. Two uses that nothing orders, one of them a write, are a race."""
+
+    def __init__(self, happening: Happening, race: Callable[[int, int, Place], ScheduleError]) -> None:
+        self._happening, self._race = happening, race
+        self._writer: dict[Place, int] = {}
+        self._readers: dict[Place, list[int]] = defaultdict(list)
+
+    def take(self, action: int, reads: Iterable[Place], writes: Iterable[Place]) -> None:
+        """Note what an action uses; actions come in an order in which they can happen."""
+        for places, is_written in ((reads, False), (writes, True)):
+            for place in places:
+                before = [self._writer[place]] if place in self._writer else []
+                for other in before + (self._readers[place] if is_written else []):
+                    if other != action and not self._happening.before(other, action):
+                        raise self._race(other, action, place)
+                if is_written:
+                    self._writer[place], self._readers[place] = action, []
+                else:
+                    self._readers[place].append(action)
 
 
 def run_threads(

@@ -33,7 +33,7 @@ def write(schedule: Schedule, timeline: Timeline | None = None) -> str:
     document = timeline.to_chrome() if timeline is not None else to_chrome(schedule)
     check_trace(document)
     if timeline is None and read(document) != _without_lines(schedule):
-        raise UsageError(f"{schedule.title} does not come back from its trace")
+        raise UsageError(f"{schedule.title} cannot be recovered from its trace")
     return json.dumps(document, ensure_ascii=False) + "\n"
 
 
@@ -71,7 +71,7 @@ def to_chrome(schedule: Schedule) -> dict[str, Any]:
 
 
 def _rounds(messages: list[tuple[int, int]], ranks: int) -> dict[tuple[int, int], int]:
-    """When in a step each message goes, if a port carries one at a time: as soon as both of its ports are free."""
+    """The round of each message of a step, if a port carries one at a time: the first in which both its ports are free."""
     taken: set[tuple[str, int, int]] = set()
     rounds = {}
     for source, destination in sorted(messages, key=lambda ends: ((ends[1] - ends[0]) % ranks, ends)):

@@ -1,4 +1,4 @@
-"""Which address of a host the others can reach: found by trying, not by its name.
+"""Reachable addresses of hosts: found by probing, not by name.
 
 A hostname often resolves to a loopback address, or to an interface that leads elsewhere. So every host puts up the
 addresses of its interfaces, the first rank of every host tries those of all others, and each host takes the first of
@@ -10,16 +10,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import selectors
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import AllfoldError, UsageError
-from .fabric import Board
+
+if TYPE_CHECKING:
+    from .board import Board
 
 _SIOCGIFADDR = 0x8915
 _TRY_SECONDS = 3.0
@@ -114,27 +117,61 @@ def choose_address(board: Board, host: str, timeout: float) -> str:
     )
 
 
+def address_family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def place_in_words(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def listen(address: str, port: int | None = None, environ: Mapping[str, str] = os.environ) -> socket.socket:
+    """A socket that listens at an address (empty: at all of this host), on a free port: one of ALLFOLD_PORTS, if it is set.
+
+    `port`: this one instead. Connections of an earlier run may linger there, which does not matter.
+    """
+    # An empty address may be called by any family of addresses.
+    is_dual = not address and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else address_family(address)
+    ports = _ports(environ) if port is None else [port]
+    for one in ports:
+        try:
+            return socket.create_server((address, one), family=family, backlog=1024, dualstack_ipv6=is_dual)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or one == ports[-1]:
+                raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+    raise AssertionError
+
+
+def _ports(environ: Mapping[str, str]) -> Sequence[int]:
+    text = environ.get("ALLFOLD_PORTS")
+    if text is None:
+        return [0]  # the system picks one
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
+    first, last = (int(one) for one in found.groups()) if found else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise UsageError(f"ALLFOLD_PORTS={text!r}: expected a range of ports like 5000-5100")
+    # Not all ranks of a host from the first on: each would try those of all others before it.
+    middle = first + os.getpid() % (last + 1 - first)
+    return [*range(middle, last + 1), *range(first, middle)]
+
+
 def _listening(address: Address) -> socket.socket | None:
-    family = socket.AF_INET6 if ":" in address.address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.bind((address.address, 0))
-        listener.listen(128)
+        listener = listen(address.address)
         listener.setblocking(False)
         return listener
     except OSError:
-        listener.close()
         return None
 
 
 def _reach(wanted: list[tuple[int, str, int]]) -> list[list[object]]:
-    """Which of these addresses answer. Meanwhile the kernel answers for our own: it completes connections itself."""
+    """The addresses that answer. Meanwhile the kernel answers for our own: it completes connections itself."""
     reached: list[list[object]] = []
     with selectors.DefaultSelector() as selector:
         for rank, address, port in wanted:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with contextlib.suppress(OSError):  # this host has no IPv6, or it is switched off
-                asking = socket.socket(family, socket.SOCK_STREAM)
+                asking = socket.socket(address_family(address), socket.SOCK_STREAM)
                 asking.setblocking(False)
                 # Any other answer is final: there is no route. SO_ERROR would not repeat it.
                 if asking.connect_ex((address, port)) in (0, errno.EINPROGRESS):

@@ -1,8 +1,8 @@
-"""The secret of a run: whoever does not know it cannot take part in it, whoever can reach the ports.
+"""The secret of a run: processes that do not know it cannot take part, even if they can reach the ports.
 
 What ranks put up where they meet is sealed: a keyed hash of its name and its value stands before it. And ranks that
-connect challenge each other first: each proves that it knows the secret, without saying it. The keys of both depend on
-the run (`Board.of_this_run`) and on the group. This keeps strangers out. It does not hide anything, and does not stop
+connect challenge each other first (`greeting.py`): each proves that it knows the secret, without saying it. The keys of
+both depend on the run (`Board.of_this_run`). This keeps strangers out. It does not hide anything, and does not stop
 somebody who sits on the wire from changing data after the challenge.
 """
 
@@ -11,19 +11,14 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from hashlib import sha256
 
-import numpy as np
-
 from ..documents import DocumentError, read_plain
 from ..errors import AllfoldError, UsageError
-from . import tags
-from .fabric import Disconnected, Fabric, Transfer
 
 _SEALED = b"allfold sealed\n"
-_BYTES = 32  # of a hash, and of a question
+_BYTES = 32  # of a hash
 _LEAST_SECRET = 16
 _MOST_SECRET = 4096
 
@@ -33,7 +28,7 @@ class Secret:
         self._key = hmac.digest(secret, b"allfold", sha256)
 
     def within(self, *names: str) -> Secret:
-        """A key for one purpose: what is sealed or answered with it counts nowhere else."""
+        """A key for one purpose: seals and answers made with it are valid for nothing else."""
         return Secret(self._sign(b"within", json.dumps(names).encode(), b""))
 
     @classmethod
@@ -57,7 +52,7 @@ class Secret:
         return _SEALED + self._sign(b"entry", name.encode(), value).hex().encode() + value
 
     def open(self, name: str, sealed: bytes) -> bytes:
-        """What was sealed under this name. Raises `AllfoldError` if it was not, or with another secret."""
+        """The value sealed under this name. Raises `AllfoldError` if it was not sealed, or with another secret."""
         if not sealed.startswith(_SEALED):
             raise AllfoldError(
                 f"a rank without a secret, or a stranger, has written {name!r} where the ranks meet; "
@@ -71,41 +66,9 @@ class Secret:
             )
         return value
 
-    def challenge(self, fabric: Fabric, within: float) -> None:
-        """Let every other rank of a fabric prove that it knows the secret, and prove it to them."""
-        peers = [peer for peer in range(fabric.size) if peer != fabric.rank]
-        questions = {peer: _room(secrets.token_bytes(_BYTES)) for peer in peers}
-        asked, answers = ({peer: _room() for peer in peers} for _ in range(2))
-        replies = dict(asked)
-        coming = {peer: fabric.receive(peer, asked[peer], tags.SECRET) for peer in peers}
-        going: list[Transfer] = [fabric.send(peer, questions[peer], tags.SECRET) for peer in peers]
-        try:
-            for peer in peers:
-                coming[peer].wait(within)
-                coming[peer] = fabric.receive(peer, answers[peer], tags.SECRET)
-                answer = self._answer(fabric.rank, peer, asked[peer].tobytes())
-                replies[peer] = _room(answer)
-                going.append(fabric.send(peer, replies[peer], tags.SECRET))
-            for peer in peers:
-                coming[peer].wait(within)
-                if not hmac.compare_digest(
-                    answers[peer].tobytes(), self._answer(peer, fabric.rank, questions[peer].tobytes())
-                ):
-                    raise AllfoldError(
-                        f"rank {fabric.rank} refuses rank {peer}, which does not know the secret of this run "
-                        f"(ALLFOLD_SECRET); a stranger may have connected in its place"
-                    )
-            for transfer in going:
-                transfer.wait(within)
-        except Disconnected as error:
-            raise AllfoldError(
-                f"rank {fabric.rank} challenged the other ranks, and not all have answered within {within:g} s: {error}; "
-                f"all ranks need the same ALLFOLD_SECRET"
-            ) from None
-
-    def _answer(self, own: int, peer: int, question: bytes) -> bytes:
-        """With the ranks in it, so that nobody can answer with what he was told himself."""
-        return self._sign(b"answer", f"{own} to {peer}".encode(), question)
+    def proof(self, role: bytes, said: bytes) -> bytes:
+        """A proof that the process in this role knows the key, for one greeting."""
+        return self._sign(b"greeting", role, said)
 
     def _sign(self, purpose: bytes, name: bytes, value: bytes) -> bytes:
         parts = b"".join(len(part).to_bytes(8, "little") + part for part in (purpose, name, value))
@@ -113,7 +76,7 @@ class Secret:
 
 
 def check_unsealed(name: str, value: bytes) -> bytes:
-    """What a rank without a secret has read: refused, with a sentence, if the others have one."""
+    """An entry as read by a rank without a secret. Raises an error if the other ranks have one."""
     if value.startswith(_SEALED):
         raise AllfoldError(
             f"{name!r}, where the ranks meet, is sealed with a secret, and this rank has none; "
@@ -125,9 +88,7 @@ def check_unsealed(name: str, value: bytes) -> bytes:
 def _read(path: str) -> bytes:
     def check(facts: os.stat_result) -> None:
         if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o027:
-            raise DocumentError(
-                "a secret is kept in a file of your own, or root's, that others cannot read (chmod 600)"
-            )
+            raise DocumentError("the file must belong to you or root, and be unreadable for others (chmod 600)")
 
     try:
         return read_plain(path, _MOST_SECRET + 2, check).rstrip(b"\n")
@@ -135,7 +96,3 @@ def _read(path: str) -> bytes:
         raise UsageError(f"ALLFOLD_SECRET_FILE={path!r} cannot be read: {error.strerror}") from None
     except DocumentError as error:
         raise UsageError(f"ALLFOLD_SECRET_FILE={path!r}: {error}") from None
-
-
-def _room(value: bytes = bytes(_BYTES)) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    return np.frombuffer(value, np.uint8).copy()

@@ -1,40 +1,40 @@
-"""The tags of all messages that a fabric carries. They are dealt here and nowhere else, so that no two uses share one.
+"""The tags of all messages that a fabric carries. All are defined here, so that no two uses share one.
 
-The messages of collectives have tags that depend on the call; these lie below `FIRST_FREE`. Everything else that goes
-beside them has a fixed tag from there on. Frames and letters have connections of their own, and may use any tag there.
+The messages of collectives have tags below `FIRST_FREE`, which depend on the call. Other messages on the same connections
+have fixed tags from there up. Frames and users' messages have connections of their own, where they may use any tag.
 """
 
 from __future__ import annotations
 
 MOST_TAG = 2**31 - 1
 
-_INDEX_BITS = 11  # of a collective's tag: the number of the message in its call; the other 20 bits stand for the call
-FIRST_FREE = MOST_TAG + 1 - (1 << _INDEX_BITS)
-"""The lowest tag that no collective has."""
+INDICES = 1 << 11
+"""The lower 11 bits of a collective's tag are the number of the message in its call; the other 20 bits identify the call."""
+FIRST_FREE = MOST_TAG + 1 - INDICES
+"""The lowest tag that no collective uses."""
+CALLS = FIRST_FREE // INDICES
 
 CLOCK = FIRST_FREE  # a leader asks rank 0 for its time
 PROBE = FIRST_FREE + 1  # measuring a wire
-LONG = FIRST_FREE + 3  # data that follow a front
+LONG = FIRST_FREE + 3  # data that follow a header
 JOIN = FIRST_FREE + 4  # the barrier in which the ranks of a new group wait for each other
-SECRET = MOST_TAG - 2  # challenges and answers
-CUT = MOST_TAG - 1  # nobody sends it: a receive of it that times out closes the connections of gloo
-FRONT = MOST_TAG  # the front of every call
+HELLO = FIRST_FREE + 5  # the first message of a connection of UCX
+FRONT = MOST_TAG  # the header of every call
 
 FRAME = 1
-_LETTERS = 2**30
+_MESSAGES = 2**30
 
 
 def of_call(hash: int, number: int, index: int) -> int:
-    """The tag of a message of a collective: `index` counts the messages of call `number`, `hash` is its signature's.
+    """The tag of message `index` of call `number`; `hash`: of the call's signature.
 
-    Calls of the same kind with different numbers have different tags, and calls of different kinds rarely have the same
-    one: the number is added to the hash. Equal tags do no harm to calls that follow each other in the same order on both
-    ranks, as messages with the same tag arrive in order.
+    Calls with the same signature and different numbers have different tags (fewer than `CALLS` apart), and calls with
+    different signatures rarely have the same one. Equal tags are harmless as long as both ranks make the calls in the same
+    order, because messages with the same tag arrive in order.
     """
-    call = (hash + number) % (FIRST_FREE >> _INDEX_BITS)
-    return call << _INDEX_BITS | index & (1 << _INDEX_BITS) - 1
+    return (hash + number) % CALLS * INDICES + index % INDICES
 
 
-def of_letter(number: int) -> int:
-    """The tag of the data of a rank's long letter with this number."""
-    return _LETTERS + number % _LETTERS
+def of_message(number: int) -> int:
+    """The tag of the data of a rank's long message with this number."""
+    return _MESSAGES + number % _MESSAGES

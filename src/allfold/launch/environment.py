@@ -1,15 +1,19 @@
-"""Which rank is this process? What the launchers say in environment variables."""
+"""This process's rank, from the environment variables of launchers; or that of this thread."""
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from allfold.errors import UsageError
+
+in_this_thread = threading.local()
+"""In a thread that is a rank: its `communicator`."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ def _text(environ: Mapping[str, str], name: str, beside: str | None = None) -> s
 
 
 def _is_spread(environ: Mapping[str, str], local_name: str, size_name: str, size: int) -> bool:
-    """Whether the ranks are on several hosts, according to how many of them are on this one."""
+    """True if the ranks are on several hosts, judging by how many of them are on this one."""
     if local_name not in environ:
         return "ALLFOLD_HOSTID" in environ
     local_size = _number(environ, local_name)
@@ -186,7 +190,7 @@ def _is_spread(environ: Mapping[str, str], local_name: str, size_name: str, size
 
 
 def _has_nodes(environ: Mapping[str, str]) -> bool:
-    """Whether Slurm's ranks are on several hosts."""
+    """True if Slurm's ranks are on several hosts."""
     # The step's own count goes first: one step of a large allocation may well keep to one node.
     for name in ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"):
         if name in environ:
@@ -212,21 +216,21 @@ def _parent(*launchers: str) -> str:
     """
     process = parent = os.getppid()
     while process > 1:
-        name, next_process, _ = _ancestry(process)
+        name, next_process, _ = ancestry(process)
         if name in launchers:
             parent = process
             break
         process = next_process
-    return f"parent {parent} started {_ancestry(parent)[2]}"
+    return f"parent {parent} started {ancestry(parent)[2]}"
 
 
-def _ancestry(process: int) -> tuple[str, int, str]:
+def ancestry(process: int) -> tuple[str, int, str]:
     """Name, parent and start time of a process; empty and zero if /proc does not say."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "", 0, "0"
-    # The name stands in parentheses and may hold blanks and parentheses itself.
+    # The name is in parentheses, and may contain blanks and parentheses.
     name, _, rest = stat.partition("(")[2].rpartition(")")
     fields = rest.split()
     return name, int(fields[1]), fields[19]

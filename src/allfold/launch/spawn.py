@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import json
 import multiprocessing
 import os
 import pickle
@@ -18,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -26,16 +26,17 @@ from allfold import _native
 from allfold.communicator.timeouts import check_timeout
 from allfold.engines.choose import VARIABLE, named
 from allfold.engines.engine import DEFAULT_TIMEOUT, Processes
-from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
+from allfold.errors import UsageError
 from allfold.files import explain_open_files
-from allfold.launch.environment import Place, launched_place, place_from_environment, with_meeting_point
-from allfold.launch.supervise import Child, Supervisor
+from allfold.launch.environment import Place, in_this_thread, launched_place, place_from_environment, with_meeting_point
+from allfold.launch.outcome import also, check_outcome, late, result_of, say
+from allfold.launch.supervise import SECONDS_TO_OBEY, Child, Supervisor
+from allfold.launch.template import Template, private_file
 from allfold.registry import algorithms_of_script
-from allfold.wording import name_ranks
 
 if TYPE_CHECKING:
     from allfold.communicator.communicator import Communicator
-    from allfold.fabrics.fabric import Board
+    from allfold.fabrics.board import Board
 
 Handle = TypeVar("Handle")
 Result = TypeVar("Result")
@@ -50,14 +51,25 @@ def init(timeout: float = DEFAULT_TIMEOUT, *, engine: str | None = None) -> Comm
 
     Understands the environment of `allfold run`, torchrun, mpirun (Open MPI, MPICH) and srun. `engine` is the name of the
     engine that runs the calls, the same on every rank: `shared_memory` or `islands`. Without one, ALLFOLD_ENGINE names it,
-    or allfold chooses it by the hosts that the ranks are on.
+    or allfold chooses it by the hosts that the ranks are on. In a thread that is a rank (`spawn(…, ranks_are="threads")`,
+    `allfold run --threads`), it is the communicator of that rank.
 
     >>> comm = af.init()  # started plainly: a communicator of one
     >>> comm.rank, comm.size
     (0, 1)
     >>> comm.close()
     """
-    return _joined(place_from_environment(), timeout, engine)
+    if (communicator := _of_this_thread()) is None:
+        return _joined(place_from_environment(), timeout, engine)
+    check_timeout("init", timeout)
+    if engine is not None:
+        raise UsageError(f"init: the engine {engine!r} was named too late; threads that are ranks have theirs already")
+    communicator.timeout = communicator.engine.timeout = timeout
+    return communicator
+
+
+def _of_this_thread() -> Communicator | None:
+    return getattr(in_this_thread, "communicator", None)
 
 
 def _joined(place: Place, timeout: float, engine: str | None = None) -> Communicator:
@@ -84,6 +96,7 @@ def spawn(
     survive: bool = False,
     hosts: int | Sequence[int] | None = None,
     engine: str | None = None,
+    ranks_are: str = "processes",
 ) -> list[Result]:
     """Run `work(communicator, *args)` in one process per rank; the results, by rank.
 
@@ -92,9 +105,15 @@ def spawn(
     or dies, the whole run ends and RankFailed names it. `timeout` limits the whole run, in seconds; None means no
     limit. With `prefix_output` this process prints every line that a rank prints, with the rank in front of it. With
     `survive` a rank that raises or dies does not end the others, which may go on without it (`Communicator.shrink`);
-    its result is None, and RankFailed is raised only if no rank finished. With `hosts` the ranks pretend to be on so
-    many hosts, or on hosts with so many ranks each: they share memory with their own host only, and reach the others
-    by the fabric (docs/hosts.md). `engine` is the name of the engine that the ranks use (see `init`).
+    its result is None, and RankFailed is raised only if no rank finished. `hosts` simulates this many hosts, or
+    hosts with this many ranks each: ranks share memory with their own host only, and reach the others by the fabric
+    (docs/hosts.md). `engine` is the name of the engine that the ranks use (see `init`).
+
+    With `ranks_are="threads"`, ranks are threads of this process: nothing is pickled, debuggers, profilers and coverage see
+    all ranks, and it works on every system, without the engine in C++. The engine `reference`, in Python and NumPy, then
+    makes the calls. It is slow. Threads cannot be ended: a rank that makes no more calls after a failure or the timeout
+    keeps running until this process ends. They share this process's variables, folder and random generators
+    (docs/testing.md).
 
     >>> def work(comm, factor):
     ...     x = np.full(1000, comm.rank * factor)
@@ -102,10 +121,16 @@ def spawn(
     ...     return int(x[0])
     >>> af.spawn(work, ranks=4, args=(10,))
     [60, 60, 60, 60]
+    >>> af.spawn(work, ranks=4, args=(10,), ranks_are="threads")
+    [60, 60, 60, 60]
     """
     __tracebackhide__ = True  # pytest then shows the test, and the traceback of the rank
+    if check_kind(ranks_are, prefix_output=prefix_output, hosts=hosts):
+        from allfold.launch.threads import spawn_threads
+
+        return spawn_threads(work, ranks, args=args, timeout=timeout, survive=survive, engine=engine)
     return run_everywhere(
-        _connected,
+        connected,
         work,
         ranks,
         args=args,
@@ -127,6 +152,7 @@ def start(
     survive: bool = False,
     hosts: int | Sequence[int] | None = None,
     engine: str | None = None,
+    ranks_are: str = "processes",
 ) -> Result:
     """Run `work(communicator, *args)` in this process if a launcher started it as a rank; otherwise `spawn` the ranks.
 
@@ -144,17 +170,19 @@ def start(
     """
     __tracebackhide__ = True
     check_ranks(ranks)
-    _check_work("start", work, args)
+    check_work("start", work, args)
+    if (communicator := _of_this_thread()) is not None:
+        return work(communicator, *args)
     place = launched_place()
     if place is None:
         options: dict[str, Any] = {"timeout": timeout, "prefix_output": prefix_output, "survive": survive}
-        return spawn(work, ranks, args=args, hosts=hosts, engine=engine, **options)[0]
-    with _connected(place) as communicator:
+        return spawn(work, ranks, args=args, hosts=hosts, engine=engine, ranks_are=ranks_are, **options)[0]
+    with connected(place) as communicator:
         return work(communicator, *args)
 
 
 @contextlib.contextmanager
-def _connected(place: Place) -> Iterator[Communicator]:
+def connected(place: Place) -> Iterator[Communicator]:
     communicator = _joined(place, DEFAULT_TIMEOUT)
     yield communicator
     # Not after an error: its report (under a launcher, the end of its process) must be on its way before the others
@@ -176,35 +204,77 @@ def run_everywhere(
 ) -> list[Result]:
     """Like `spawn`, but the work gets whatever `enter` makes of a place instead of a communicator."""
     __tracebackhide__ = True
-    _native.require_engine("spawn")
+    supervisor = supervised(
+        enter,
+        work,
+        ranks,
+        args=args,
+        timeout=timeout,
+        prefix_output=prefix_output,
+        survive=survive,
+        hosts=hosts,
+        engine=engine,
+    )
+    check_outcome(supervisor, timeout, survive)
+    return [None if child.has_failed else result_of(child) for child in supervisor.children]  # type: ignore[misc]
+
+
+def supervised(
+    enter: Callable[[Place], AbstractContextManager[Handle]],
+    work: Callable[..., Any],
+    ranks: int,
+    *,
+    args: Sequence[Any],
+    timeout: float | None,
+    prefix_output: bool,
+    survive: bool = False,
+    hosts: int | Sequence[int] | None,
+    engine: str | None = None,
+    call: str = "spawn",
+    modules: Sequence[str] = (),
+    tolerates_death: bool = False,
+    was_meant_to_die: Callable[[Child], bool] = lambda _: False,
+    make_template: Callable[..., Template] | None = None,
+    seconds_to_obey: float = SECONDS_TO_OBEY,
+) -> Supervisor:
+    """Run the work on every rank until all have ended; the supervisor then knows how each did.
+
+    `call` is the name of the function that users called, for errors. `modules` are imported before the ranks are forked,
+    with those that every rank needs. `make_template` makes the process that ranks are forked from; without it, this run has
+    one of its own.
+    """
+    __tracebackhide__ = True
+    _native.require_engine(call)
     check_ranks(ranks)
-    check_timeout("spawn", timeout)
-    _check_work("spawn", work, args)
+    check_timeout(call, timeout)
+    check_work(call, work, args)
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(
-            "spawn: multiprocessing is importing this script in a process that it has started; "
+            f"{call}: multiprocessing is importing this script in a process that it has started; "
             "put what starts ranks under if __name__ == '__main__':"
         )
     named(engine)  # here, and not once by every rank
-    places = _pretended(ranks, hosts)
-    pickled = _pickled(enter, work, args)
+    places = _simulated(ranks, hosts)
+    pickled = _pickled(call, enter, work, args)
     # The path is pickled separately: the work can only be imported with it.
     with (
         _enough_files(ranks),
-        _private_file(pickle.dumps((sys.path, *_script(), _pickled_algorithms(), pickled))) as descriptor,
+        private_file(pickle.dumps((sys.path, *_script(), _pickled_algorithms(), pickled))) as descriptor,
         _store(places) as store,
-        Supervisor(prefix_output, survive) as supervisor,
+        Supervisor(
+            prefix_output,
+            survive,
+            tolerates_death=tolerates_death,
+            was_meant_to_die=was_meant_to_die,
+            make_template=make_template,
+            seconds_to_obey=seconds_to_obey,
+        ) as supervisor,
     ):
         common = _common_variables(ranks, supervisor.passes_on, engine)
         own = _own_variables(ranks, places, store)
-        supervisor.start_work(descriptor, _modules(work, pickled, places, common), common, own)
+        supervisor.start_work(descriptor, [*_modules(work, pickled, places, common), *modules], common, own)
         supervisor.watch(timeout)
-    failed = [child for child in supervisor.children if child.has_failed]
-    if supervisor.late and all(child.was_told_to_end for child in failed):
-        raise CollectiveTimeout(f"spawn: {_late(supervisor, ranks)} after {timeout:g} s; all ranks were ended")
-    if failed and not (survive and len(failed) < ranks):
-        raise _failure(failed)
-    return [None if child.has_failed else _result(child) for child in supervisor.children]  # type: ignore[misc]
+    return supervisor
 
 
 def launch(
@@ -229,13 +299,13 @@ def launch(
     _native.require_engine("a run of several ranks")
     check_ranks(ranks)
     named(engine)  # here, and not once by every rank
-    places = _pretended(ranks, hosts)
+    places = _simulated(ranks, hosts)
     if pdb is not None and not 0 <= pdb < ranks:
         raise UsageError(f"launch: there is no rank {pdb} among {ranks}")
     if not command:
         raise UsageError("launch: expected a command, the list is empty")
     if shutil.which(command[0]) is None:
-        raise UsageError(f"launch: there is no command {command[0]!r} that can be run")
+        raise UsageError(f"launch: there is no executable command {command[0]!r}")
     try:
         with (
             _enough_files(ranks),
@@ -257,11 +327,11 @@ def launch(
     failed = [child for child in supervisor.ended if child.has_failed and not child.was_told_to_end]
     if failed:
         first, *others = failed
-        _say(first.how_it_ended() + _also([(child.rank, child.end) for child in others]))
+        say(first.how_it_ended() + also([(child.rank, child.end) for child in others]))
         survived = survive and any(not child.has_failed for child in supervisor.children)
         return 0 if survived else first.shell_status
     if supervisor.late:
-        _say(f"{_late(supervisor, ranks)} after {timeout:g} s; all ranks were ended")
+        say(f"{late(supervisor)} after {timeout:g} s; all ranks were ended")
         return TIMED_OUT
     return 0
 
@@ -273,11 +343,24 @@ def check_ranks(ranks: int) -> None:
     if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or ranks.__index__() < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
     if ranks > _native.MOST_RANKS:
-        raise UsageError(f"{ranks} ranks on one machine are too many; the most is {_native.MOST_RANKS}")
+        raise UsageError(f"{ranks} ranks are too many for one machine; the maximum is {_native.MOST_RANKS}")
 
 
-def _pretended(ranks: int, hosts: int | Sequence[int] | None) -> list[int]:
-    """How many ranks each host has that the ranks pretend to be on; nothing if they do not pretend."""
+def check_kind(ranks_are: str, *, prefix_output: bool = False, hosts: object = None) -> bool:
+    """True if ranks are threads; raises for what threads cannot do."""
+    if ranks_are not in ("processes", "threads"):
+        raise UsageError(f"ranks_are must be 'processes' or 'threads', not {ranks_are!r:.40}")
+    if ranks_are == "processes":
+        return False
+    if prefix_output:
+        raise UsageError("ranks that are threads share this process's output: it cannot have their numbers in front")
+    if hosts is not None:
+        raise UsageError("ranks that are threads cannot simulate hosts, which share no memory; use processes")
+    return True
+
+
+def _simulated(ranks: int, hosts: int | Sequence[int] | None) -> list[int]:
+    """The number of ranks on each simulated host; empty without simulated hosts."""
     return [] if hosts is None else ranks_per_host(ranks, hosts)
 
 
@@ -299,7 +382,7 @@ def ranks_per_host(ranks: int, hosts: int | Sequence[int]) -> list[int]:
 
 @contextlib.contextmanager
 def _store(places: list[int]) -> Iterator[str]:
-    """A file in which the ranks on pretended hosts meet."""
+    """A file in which the ranks on simulated hosts meet."""
     if not places:
         yield ""
         return
@@ -325,16 +408,16 @@ def _common_variables(ranks: int, prefix_output: bool, engine: str | None) -> di
 
 
 def _own_variables(ranks: int, places: list[int], store: str) -> list[dict[str, str]]:
-    """What the launcher says to every rank in its environment, by rank."""
+    """The environment variables of each rank, by rank."""
     key, port = secrets.token_hex(16), _free_port()
     seats = [(host, seat, count) for host, count in enumerate(places) for seat in range(count)]
     variables = []
     for rank in range(ranks):
-        pretended = {}
+        simulated = {}
         if seats:
             host, seat, count = seats[rank]
-            pretended = {"ALLFOLD_HOSTID": f"host{host}", "ALLFOLD_STORE": store}
-            pretended |= {"LOCAL_RANK": str(seat), "LOCAL_WORLD_SIZE": str(count)}
+            simulated = {"ALLFOLD_HOSTID": f"host{host}", "ALLFOLD_STORE": store}
+            simulated |= {"LOCAL_RANK": str(seat), "LOCAL_WORLD_SIZE": str(count)}
         named = {
             "ALLFOLD_RANK": str(rank),
             "ALLFOLD_SIZE": str(ranks),
@@ -347,7 +430,7 @@ def _own_variables(ranks: int, places: list[int], store: str) -> list[dict[str, 
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-        variables.append(named | pretended)
+        variables.append(named | simulated)
     return variables
 
 
@@ -359,18 +442,18 @@ def _free_port() -> int:
     return port
 
 
-def _check_work(call: str, work: object, args: object) -> None:
+def check_work(call: str, work: object, args: object) -> None:
     if not callable(work):
         raise UsageError(f"{call}: expected a function that every rank calls, got {work!r}")
     if not isinstance(args, Iterable) or isinstance(args, (str, bytes)):
-        raise UsageError(f"{call}: args is the tuple of what follows the communicator, as in args=({args!r:.40},)")
+        raise UsageError(
+            f"{call}: args must be a tuple of the arguments after the communicator, as in args=({args!r:.40},)"
+        )
     plain = work.func if isinstance(work, functools.partial) else work
     if inspect.iscoroutinefunction(plain):
-        raise UsageError(
-            f"{call}: {_name(plain)} is async, and a call alone runs nothing of it; wrap it in asyncio.run"
-        )
+        raise UsageError(f"{call}: {_name(plain)} is async, and calling it runs nothing; wrap it in asyncio.run")
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        raise UsageError(f"{call}: {_name(plain)} is a generator, and a call alone runs nothing of it; return a list")
+        raise UsageError(f"{call}: {_name(plain)} is a generator, and calling it runs nothing; return a list")
 
 
 def _name(function: object) -> str:
@@ -383,17 +466,31 @@ def _script() -> tuple[list[str], str | None]:
     return [*map(str, getattr(sys, "argv", []))], None if file is None else os.path.abspath(file)
 
 
-def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:
+@contextlib.contextmanager
+def pickled_by_value(*modules: ModuleType) -> Iterator[None]:
+    """Have functions and classes of these modules pickled by value: ranks then need not import them."""
+    already = cloudpickle.list_registry_pickle_by_value()
+    fresh = [module for module in modules if module.__name__ not in already]
+    for module in fresh:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in fresh:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _pickled(call: str, enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:
     try:
         return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
     except Exception as error:
         raise UsageError(
-            f"spawn: the work or its arguments cannot be pickled: {error}; make what cannot travel inside the function"
+            f"{call}: the work or its arguments cannot be pickled: {error}; create such objects inside the function"
         ) from error
 
 
 def _pickled_algorithms() -> list[bytes]:
-    """What the script has registered goes along, so that ranks find it by its name.
+    """The algorithms that the script has registered, so that ranks find them by name.
 
     An algorithm that cannot be pickled is left out, and ranks that ask for it are told that there is none.
     """
@@ -407,18 +504,19 @@ def _pickled_algorithms() -> list[bytes]:
 
 
 def _modules(work: Callable[..., Any], pickled: bytes, places: list[int], common: Mapping[str, str]) -> list[str]:
-    """What all ranks are going to import, so that it is imported once. A wrong guess costs time, and nothing else."""
+    """Modules that all ranks are going to import, so that they are imported once. A wrong guess costs only time."""
     modules = ["allfold.launch.spawn", "allfold.communicator.communicator", "allfold.engines.shared_memory.engine"]
     modules.append("allfold.algorithms.table")
-    if places and common.get("ALLFOLD_FABRIC", "gloo") == "gloo":
-        modules += ["allfold.engines.islands.engine", "allfold.fabrics.gloo"]
+    crosses = places or common.get(VARIABLE) == "islands"
+    if crosses:
+        modules += ["allfold.engines.islands.engine", "allfold.fabrics.table", "allfold.fabrics.ucx"]
     if "torch" in sys.modules and _mentions_torch(work, pickled):
         modules.append("torch")
     return modules
 
 
 def _mentions_torch(work: Callable[..., Any], pickled: bytes) -> bool:
-    """Whether the work seems to need torch. Work that is pickled by its name brings its whole module along."""
+    """True if the work seems to need torch. Work that is pickled by its name brings its whole module along."""
     name = getattr(work, "__module__", None)
     by_value = name == "__main__" or name in cloudpickle.list_registry_pickle_by_value()
     if b"torch" in pickled or by_value or name not in sys.modules:
@@ -438,23 +536,6 @@ def _enough_files(ranks: int) -> Iterator[None]:
         if explained is None:
             raise
         raise UsageError(explained) from None
-
-
-@contextlib.contextmanager
-def _private_file(content: bytes) -> Iterator[int]:
-    """A file that has no name and can no longer be changed: what ranks unpickle comes only from here."""
-    import fcntl  # only here: there is none on Windows
-
-    descriptor = os.memfd_create("allfold-work", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -479,64 +560,3 @@ def _signals() -> Iterator[int | None]:
             signal.signal(number, handler)
         os.close(reading)
         os.close(writing)
-
-
-# After: the outcome ---------------------------------------------------------------------------------------------------
-
-
-def _result(child: Child) -> Any:
-    try:
-        return pickle.loads(child.message)
-    except Exception as error:
-        raise AllfoldError(f"spawn: the result of rank {child.rank} cannot be unpickled here: {error}") from error
-
-
-def _failure(failed: Sequence[Child]) -> RankFailed:
-    """The first cause: not the errors of ranks that failed only because a rank was lost, or because we ended them."""
-    reports = {child.rank: json.loads(bytes(child.message)) if child.has_reported(b"E") else {} for child in failed}
-
-    def order(child: Child) -> tuple[bool, bool, float]:
-        report = reports[child.rank]
-        told = child.was_told_to_end and not report
-        return told, report.get("is_follow_up", False), report.get("time", child.ended_at)
-
-    def end(child: Child) -> str:
-        report = reports[child.rank]
-        if not report:
-            return child.end + (" before it returned a result" if child.status == 0 else "")
-        left = report["type"] == "SystemExit"
-        return f"exited with status {report['status']}" if left else f"raised {report['type']}"
-
-    first, *others = sorted(failed, key=order)
-    by_themselves = [child for child in others if reports[child.rank] or not child.was_told_to_end]
-    report = reports[first.rank]
-    how = f"{first} {end(first)}{_also([(child.rank, end(child)) for child in by_themselves])}"
-    return RankFailed(
-        f"{how}\n\n{report['traceback'].rstrip()}" if report else how,
-        rank=first.rank,
-        ranks=[first.rank, *(child.rank for child in by_themselves)],
-        traceback=report.get("traceback", ""),
-        exit_code=report.get("status", first.status),
-    )
-
-
-def _also(ends: Sequence[tuple[int, str]]) -> str:
-    """The ranks that failed after the first one, and how: `; then ranks 2 and 3 raised ValueError`."""
-    alike: dict[str, list[int]] = {}
-    for rank, end in ends:
-        alike.setdefault(end, []).append(rank)
-    said = [f"{name_ranks(sorted(ranks))} {_of_many(end) if ranks[1:] else end}" for end, ranks in alike.items()]
-    return "; then " + ", ".join(said) if said else ""
-
-
-def _of_many(end: str) -> str:
-    return f"were{end.removeprefix('was')}" if end.startswith("was ") else end
-
-
-def _late(supervisor: Supervisor, ranks: int) -> str:
-    return f"{name_ranks(supervisor.late)} of {ranks} had not finished"
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"allfold run: {sentence}\n")
-    sys.stderr.flush()

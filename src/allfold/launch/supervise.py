@@ -1,4 +1,4 @@
-"""Looking after the processes of a run: start them, pass on their output, end all when one fails, leave none behind."""
+"""Supervision of a run's processes: start them, pass on their output, end all when one fails, leave none behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST_SLEEP_SECONDS = 0.5
 
 @dataclass
 class Child:
-    """One rank's process, and what is known of it."""
+    """One rank's process, and its known state."""
 
     rank: int
     command: subprocess.Popen[bytes] | None = None  # None: it does work, and is forked from the template
@@ -46,9 +46,10 @@ class Child:
     status: int | None = None  # of the ended process; negative for a signal, as in subprocess
     ended_at: float = 0.0
     was_told_to_end: bool = False
+    was_meant_to_die: bool = False
 
     def has_reported(self, kind: bytes) -> bool:
-        """Whether a whole report of this kind has arrived: R, a result, or E, an error."""
+        """True if a whole report of this kind has arrived: R, a result, or E, an error."""
         return self.report[8:9] == kind and len(self.report) == 8 + int.from_bytes(self.report[:8], "big")
 
     @property
@@ -60,7 +61,13 @@ class Child:
     def has_failed(self) -> bool:
         if self.has_reported(b"E"):
             return True
+        if self.was_meant_to_die:
+            return False
         return self.status is not None and (self.status != 0 or (self.command is None and not self.has_reported(b"R")))
+
+    @property
+    def has_returned(self) -> bool:
+        return self.status == 0 and self.has_reported(b"R")
 
     @property
     def shell_status(self) -> int:
@@ -89,8 +96,18 @@ class Child:
 class Supervisor:
     """The processes of one run. Leaving the context ends whatever is left of them."""
 
+    still_running: Mapping[int, str] = {}  # they are killed
+
     def __init__(
-        self, prefix_output: bool, survive: bool = False, terminal: int = 0, is_debugging: bool = False
+        self,
+        prefix_output: bool,
+        survive: bool = False,
+        terminal: int = 0,
+        is_debugging: bool = False,
+        tolerates_death: bool = False,
+        was_meant_to_die: Callable[[Child], bool] = lambda _: False,
+        make_template: Callable[..., Template] | None = None,
+        seconds_to_obey: float = SECONDS_TO_OBEY,
     ) -> None:
         self.prefix_output = prefix_output
         # Ranks write to file descriptors. If this process writes elsewhere (a notebook, a test), it passes on what they write.
@@ -98,6 +115,10 @@ class Supervisor:
         self.terminal = terminal  # the rank of a command that has our input
         self.is_debugging = is_debugging  # it also has our output, unchanged
         self.survive = survive  # a rank that fails does not end the others
+        self.tolerates_death = tolerates_death  # one that raises does, and one that exits or is killed does not
+        self.was_meant_to_die = was_meant_to_die  # asked when a rank is found dead: then it has not failed
+        self.make_template = make_template or Template  # not a default argument: tests replace Template
+        self.seconds_to_obey = seconds_to_obey
         self.children: list[Child] = []
         self.ended: list[Child] = []  # in the order in which they ended
         self.interrupted: int | None = None
@@ -122,7 +143,7 @@ class Supervisor:
             for child in self._running():
                 self._kill_group(child, signal.SIGKILL)
             if self.template is not None:
-                self.template.close(SECONDS_TO_OBEY)
+                self.template.finish(all(child.has_returned for child in self.children), self.seconds_to_obey)
             for child in self.children:
                 if child.command is not None:
                     child.command.wait()
@@ -162,12 +183,12 @@ class Supervisor:
         `modules` are what all of them are going to import; `common` and `own` are their environment variables.
         """
         self.requests = list(own)
-        self.template = Template(work, modules, common, len(own), has_output=not self.passes_on)
+        self.template = self.make_template(work, modules, common, len(own), has_output=not self.passes_on)
         self.children = [Child(rank) for rank in range(len(own))]
         self.selector.register(self.template.connection, selectors.EVENT_READ, self._hear_template)
         if self.template.end_descriptor is not None:
             self.selector.register(self.template.end_descriptor, selectors.EVENT_READ)
-        for child in self.children[:_REQUESTS_AHEAD]:
+        for child in self.children[: len(own) if self.template.keeps_ranks else _REQUESTS_AHEAD]:
             self._request(child)
 
     def _request(self, child: Child) -> None:
@@ -178,13 +199,13 @@ class Supervisor:
         try:
             with self._outputs(child, self.passes_on) as outputs:
                 descriptors = [writing, *(one for one in outputs if one is not None)]
-                self.template.request(self.requests[child.rank], descriptors)
+                child.process = self.template.request(child.rank, self.requests[child.rank], descriptors)
         finally:
             os.close(writing)
 
     @contextlib.contextmanager
     def _outputs(self, child: Child, passes_on: bool) -> Iterator[tuple[int | None, int | None]]:
-        """Where a rank writes its output and its errors, if this process passes them on."""
+        """The pipes for a rank's output and errors, if this process passes them on."""
         if not passes_on or (self.is_debugging and child.rank == self.terminal):
             yield None, None
             return
@@ -229,17 +250,24 @@ class Supervisor:
                     selected.data()
             self._collect_ended()
             now = time.monotonic()
-            if not self.survive and not self.signals_due and any(child.has_failed for child in self.children):
+            if not self.survive and not self.signals_due and any(map(self._ends_the_run, self.children)):
                 due = now + SECONDS_TO_FINISH
-                self.signals_due = [(due, signal.SIGTERM), (due + SECONDS_TO_OBEY, signal.SIGKILL)]
+                self.signals_due = [(due, signal.SIGTERM), (due + self.seconds_to_obey, signal.SIGKILL)]
             if deadline is not None and now >= deadline and not self.late and self._running():
                 self.late = [child.rank for child in self._running()]
                 self.end_at_once()
             self._send_due_signals(now)
 
+    def _ends_the_run(self, child: Child) -> bool:
+        return child.has_reported(b"E") if self.tolerates_death else child.has_failed
+
+    @property
+    def failed(self) -> list[Child]:
+        return [child for child in self.children if child.has_failed]
+
     def end_at_once(self) -> None:
         now = time.monotonic()
-        self.signals_due = [(now, signal.SIGTERM), (now + SECONDS_TO_OBEY, signal.SIGKILL)]
+        self.signals_due = [(now, signal.SIGTERM), (now + self.seconds_to_obey, signal.SIGKILL)]
         self._send_due_signals(now)
 
     def _interrupt(self, number: int) -> None:
@@ -253,7 +281,7 @@ class Supervisor:
         return [child for child in self.children if child.status is None]
 
     def _patience(self, deadline: float | None) -> float:
-        """How long to sleep if nothing happens."""
+        """Seconds to sleep if nothing happens."""
         moments = [when for when, _ in self.signals_due[:1]]
         if deadline is not None and not self.late:
             moments.append(deadline)
@@ -273,7 +301,7 @@ class Supervisor:
                 self.template.wake()
         if not self.signals_due and any(child.was_told_to_end for child in self._running()):
             # SIGKILL was sent and cannot be refused, but a rank that is inside the kernel may take a while to end.
-            self.signals_due = [(now + SECONDS_TO_OBEY, signal.SIGKILL)]
+            self.signals_due = [(now + self.seconds_to_obey, signal.SIGKILL)]
 
     def _collect_ended(self) -> None:
         if self.template is not None and self.template.has_ended():
@@ -281,8 +309,12 @@ class Supervisor:
         ended = [child for child in self._running() if self._has_ended(child)]
         for child in ended:
             # Until the process has been waited for, its process id cannot be reused.
-            self._kill_group(child, signal.SIGKILL)
+            if child.command is None and child.found is None:
+                child.found = 0  # it has done its work, and goes on
+            else:
+                self._kill_group(child, signal.SIGKILL)
             child.status = child.found if child.command is None else child.command.wait()
+            child.was_meant_to_die = child.status == -signal.SIGKILL and self.was_meant_to_die(child)
             child.ended_at = time.monotonic()
             if child.end_descriptor is not None:
                 self.selector.unregister(child.end_descriptor)
@@ -309,10 +341,10 @@ class Supervisor:
             if child.found is None:
                 child.found = self.template.status if child.process is None else -signal.SIGKILL
 
-    @staticmethod
-    def _has_ended(child: Child) -> bool:
+    def _has_ended(self, child: Child) -> bool:
         if child.command is None:
-            return child.found is not None
+            keeps_ranks = self.template is not None and self.template.keeps_ranks
+            return child.found is not None or (keeps_ranks and child.has_reported(b"R"))
         return os.waitid(os.P_PID, child.command.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _kill_group(self, child: Child, number: signal.Signals) -> None:
@@ -335,7 +367,7 @@ class Supervisor:
         self.selector.register(descriptor, selectors.EVENT_READ, lambda: self._pass_on(child, descriptor))
 
     def _pass_on(self, child: Child, descriptor: int) -> bool:
-        """Move what can be read to where it belongs; False if nothing more can be read now."""
+        """Forward all available data; False if nothing more can be read now."""
         if descriptor not in child.sources:
             return False
         try:
@@ -355,7 +387,7 @@ class Supervisor:
 
 
 def _is_elsewhere(stream: TextIO | None, descriptor: int) -> bool:
-    """Whether what is written to a stream of this process goes somewhere else than to the file descriptor."""
+    """True if a stream of this process does not write to this file descriptor."""
     if stream is None or getattr(stream, "closed", False):
         return False
     try:

@@ -7,10 +7,9 @@ for it, so what only some lessons need is loaded when they need it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ import numpy as np
 
 from ..collectives import find_collective
 from ..errors import CollectiveTimeout, RankFailed, ScheduleError
+from ..launch.sandbox import line_in
 from ..proof import Proof, verify
-from ..registry import Algorithm, Steps, algorithm_of, schedule
+from ..registry import Algorithm, algorithm_of, schedule
 from ..schedules import Move, Schedule
+from ..view.entry import within
 from .diagnosis import Act, Diagnosis, Story, beyond
 from .figures import UP_TO, read_formula, show
 from .findings import LEARNERS, Wrong, learners_line
@@ -50,7 +51,7 @@ _PROPERTIES: dict[str, tuple[Callable[[Proof], bool | None], str]] = {
 
 
 def checks_of(lesson: Lesson) -> dict[str, Any]:
-    """What the lesson's own checks.py defines."""
+    """The names that the lesson's own checks.py defines."""
     path = lesson.folder / "checks.py"
     if not path.is_file():
         return {}
@@ -60,7 +61,7 @@ def checks_of(lesson: Lesson) -> dict[str, Any]:
 
 
 def examine(lesson: Lesson, exercise: Exercise, function: Callable[..., Any], file: Path) -> str:
-    """What was found. Raises `Wrong` with what is wrong."""
+    """A sentence about a solved exercise. Raises `Wrong` if it is not solved."""
     own = checks_of(lesson)
     if exercise.collective is None:
         return str(own[f"check_{exercise.function}"](function))
@@ -82,7 +83,7 @@ def examine(lesson: Lesson, exercise: Exercise, function: Callable[..., Any], fi
 def run_between_processes(
     lesson: Lesson, exercise: Exercise, function: Callable[..., Any]
 ) -> tuple[str, list[list[str]]] | None:
-    """What is to be seen when it really runs: a sentence and a table; None if the lesson has nothing for it."""
+    """A real run of it: a sentence and a table; None if the lesson has none."""
     own = checks_of(lesson).get(f"run_{exercise.function}")
     if own is not None:
         return own(function)  # type: ignore[no-any-return]
@@ -96,37 +97,33 @@ def run_between_processes(
 
 def on_ranks(work: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
     """The results of `work(comm, *arguments)` by rank. Ranks are threads here, which start quickly."""
-    from ..launch.threads import run_threads
+    from .. import _native
+    from ..launch.threads import ENGINE, run_threads
 
+    engine = "shared_memory" if _native.MISSING is None else ENGINE
     try:
-        return run_threads(work, ranks, args=arguments, timeout=PATIENCE)
+        return run_threads(work, ranks, args=arguments, timeout=PATIENCE, engine=engine)
     except RankFailed as error:
         cause = error.__cause__
         if isinstance(cause, Wrong):
             raise Wrong(f"with {ranks} ranks, {cause}", cause.line, cause.kind) from error
         line = None if cause is None else learners_line(cause)
         if isinstance(cause, CollectiveTimeout) and line is not None:
-            says = f"rank {error.rank} waits in vain in line {line}: not every rank makes this call"
+            says = f"rank {error.rank} waits forever in line {line}: not every rank makes this call"
             raise Wrong(f"with {ranks} ranks, {says}", line, "mismatch") from error
         raise Wrong(f"with {ranks} ranks, {error}", line, "raised") from error
 
 
 def on_processes(work: Callable[..., Any], ranks: int, *arguments: Any, hosts: int | None = None) -> list[Any]:
     """The same between real processes, perhaps on this many simulated hosts. Functions of the learner travel by value."""
-    import cloudpickle  # type: ignore[import-untyped]
-
-    from ..launch.spawn import spawn
+    from ..launch.spawn import pickled_by_value, spawn
 
     modules = [module for name, module in sys.modules.items() if name.startswith(LEARNERS)]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
     try:
-        return spawn(work, ranks, args=arguments, hosts=hosts, timeout=60.0)
+        with pickled_by_value(*modules):
+            return spawn(work, ranks, args=arguments, hosts=hosts, timeout=60.0)
     except RankFailed as error:
         raise Wrong(f"between {ranks} processes, {error}") from error
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _roots(collective: str, ranks: int) -> Iterator[int | None]:
@@ -144,14 +141,14 @@ class _Case:
     file: Path
 
     def proved(self) -> Proof:
-        algorithm = _within(algorithm_of(self.collective, self.function))
+        algorithm = within(algorithm_of(self.collective, self.function), MOST_MOVES)
         try:
             return verify(schedule(self.collective, algorithm, self.ranks, self.root))
         except ScheduleError as error:
             found = self._told(algorithm)
             if found is None:
                 kind = "raised" if error.__cause__ is not None else "other"
-                raise self._wrong(str(error), _line_in(error.site, self.file), kind) from error
+                raise self._wrong(str(error), line_in(error.site, self.file.name), kind) from error
             # The root is to blame if nothing is wrong with root 0, which is tried first.
             kind = "root" if self.root else found.kind
             raise self._wrong(f"{self._title()}, {found.says}", found.line, kind) from error
@@ -167,7 +164,7 @@ class _Case:
         most = read_formula(goal.most)(self.ranks)
         if value <= most:
             return
-        steps = self._steps(_within(algorithm_of(self.collective, self.function)))
+        steps = self._steps(within(algorithm_of(self.collective, self.function), MOST_MOVES))
         why = beyond(goal.measure, proof.schedule, steps or [])
         one = value == 1 and "{s}" in words
         too_much = f"there {'is' if one else 'are'} {words.format(show(value), s='' if one else 's')}"
@@ -187,7 +184,7 @@ class _Case:
         return wrong
 
     def _told(self, algorithm: Algorithm) -> Diagnosis | None:
-        """What goes wrong, as the learner's own moves tell it; None if they do not."""
+        """The mistake, as the learner's own moves show it; None if they do not."""
         steps = self._steps(algorithm)
         if steps is None:
             return None
@@ -211,35 +208,9 @@ class _Case:
         return steps
 
     def _acts(self, move: Move) -> Iterator[Act]:
-        line = _line_in(move.where, self.file)
+        line = line_in(move.where, self.file.name)
         for chunk, source, destination, into in np.nditer(move[1:5]) if move.moves != 1 else [move[1:5]]:
             yield Act(move.reduces, int(chunk), int(source), int(destination), int(into), line)
-
-
-def _line_in(site: str | None, file: Path) -> int | None:
-    name, _, line = (site or "").rpartition(":")
-    return int(line) if name == file.name and line.isdecimal() else None
-
-
-def _within(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm, stopped when it has made so many moves that it will hardly end."""
-
-    @wraps(algorithm.function)
-    def limited(*arguments: Any, **parameters: Any) -> Steps:
-        title = f"{algorithm.name}(ranks={arguments[0]})"
-        steps = algorithm.function(*arguments, **parameters)
-        if not isinstance(steps, Iterable):
-            raise ScheduleError(f"{title} returns {steps!r:.40} and no steps: an algorithm needs a yield")
-        made = 0
-        for number, step in enumerate(steps):
-            # What is no list of moves is refused when the schedule is built.
-            moves = step if isinstance(step, Move) or not isinstance(step, Iterable) else list(step)
-            made += sum(move.moves if isinstance(move, Move) else 1 for move in moves) if isinstance(moves, list) else 1
-            if made > MOST_MOVES or number > MOST_MOVES:
-                raise ScheduleError(f"{title} makes more than {MOST_MOVES:,} moves or steps; does its loop end?")
-            yield moves
-
-    return Algorithm(algorithm.collective, algorithm.name, limited, algorithm.chunks)
 
 
 def _measured(measure: str, proof: Proof, own: dict[str, Any]) -> tuple[int | Fraction, str]:

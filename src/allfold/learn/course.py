@@ -9,7 +9,8 @@ progress.json            what was predicted, solved, hinted at
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from .text import Block, as_markdown, blocks
 
 PROGRESS = "progress.json"
 DEFAULT = "allfold-learn"
+WRITES_TEXTS = sys.platform != "emscripten"  # in a browser, the page has them (`studio/in_browser.py`)
 _FORMAT = "allfold-learn"
 
 
@@ -67,16 +69,20 @@ class Course:
 
     def start(self, lesson: Lesson) -> bool:
         """Write the lesson's files, except one that the learner already has; whether that one is new."""
-        markdown, pictures = as_markdown(text_of(lesson), "picture")
-        for name, content in {"lesson.md": markdown, **pictures}.items():
-            write_whole(self.place(lesson) / name, content, folders=True)
+        self._write_text(lesson, "lesson.md", "picture", text_of)
         is_new = not self.file(lesson).exists()
         if is_new:
-            write_whole(self.file(lesson), lesson.first_file())
+            write_whole(self.file(lesson), lesson.first_file(), folders=True)
         self._reload()
         self.progress.setdefault(lesson.name, LessonProgress())
         self.save()
         return is_new
+
+    def _write_text(self, lesson: Lesson, file: str, picture: str, blocks_of: Callable[[Lesson], list[Block]]) -> None:
+        if WRITES_TEXTS:
+            markdown, pictures = as_markdown(blocks_of(lesson), picture)
+            for name, content in {file: markdown, **pictures}.items():
+                write_whole(self.place(lesson) / name, content, folders=True)
 
     def reset(self, lesson: Lesson) -> Path | None:
         """The file as it began, and no progress; where the learner's own file was put, if there was one."""
@@ -100,7 +106,7 @@ class Course:
             number += 1
 
     def record(self, lesson: Lesson, verdict: Verdict) -> bool:
-        """Keep what was found; whether the lesson is passed for the first time."""
+        """Record the result; True if the lesson is passed for the first time."""
         self._reload()
         now = self.progress.setdefault(lesson.name, LessonProgress())
         for one in verdict.predictions:
@@ -116,9 +122,7 @@ class Course:
         first = verdict.passed and not now.passed
         now.passed |= verdict.passed
         if verdict.passed:
-            markdown, pictures = as_markdown(after_of(lesson), "after")
-            for name, content in {"after.md": markdown, **pictures}.items():
-                write_whole(self.place(lesson) / name, content)
+            self._write_text(lesson, "after.md", "after", after_of)
         self.save()
         return first
 
@@ -187,7 +191,7 @@ def find_folder(folder: str | None) -> Path:
 
 
 def named(path: Path) -> str:
-    """Short, if it lies below the folder that we are in."""
+    """The path, relative if it is below the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
 

@@ -1,4 +1,4 @@
-"""What a learner's algorithm really does, where it is wrong: which rank got what twice, in which step, from which line.
+"""Explains what a wrong algorithm really does: which rank got what twice, in which step, from which line.
 
 The prover stops at the first thing that makes no sense, and says it in its own words. Here the same moves are carried
 out to the end, however wrong they are. Every place remembers what it holds and how that came there, so that a mistake
@@ -39,13 +39,13 @@ class Act(NamedTuple):
 
 
 class _Arrival(NamedTuple):
-    """What one move brought."""
+    """The delivery of one move."""
 
     step: int
     move: Act
     brought: Counter[int]
     before: tuple[_Arrival, ...]
-    """How what it brought had come to its source."""
+    """The arrivals by which its content had come to the source."""
 
     @property
     def place(self) -> str:
@@ -75,6 +75,7 @@ class Story:
         self.chunks = chunks
         starts = self.promise.starts_with(ranks, root, self.chunks)
         self.wanted = self.promise.ends_with(ranks, root, self.chunks)
+        self.needed = set().union(*(self._contributors(rank) for rank in range(ranks)))
         self.cells: Cells = {}
         self._log: list[tuple[tuple[int, int], _Arrival]] = []
         for rank in range(ranks):
@@ -83,8 +84,12 @@ class Story:
                 parts = Counter([rank] if self.promise.reduces else [0])
                 self.cells[rank, chunk] = _Cell(datum, parts if datum != NOTHING else Counter())
 
+    def _contributors(self, rank: int) -> set[int]:
+        """The ranks whose parts this rank must end with."""
+        return set(self.promise.contributors(rank, self.ranks))
+
     def told(self) -> Diagnosis | None:
-        """The first thing that goes wrong; if nothing does on the way, what is missing in the end."""
+        """The first mistake; if every step is fine, what is missing at the end."""
         for number, step in enumerate(self.steps):
             fault = self._unusable(number, step) or self._advance(number, step)
             if fault is not None:
@@ -154,7 +159,7 @@ class Story:
                 cell.datum = source.datum
                 cell.parts += source.parts
                 cell.came.append(arrival)
-            lost = set(before.parts) - set(cell.parts) if copies and self.promise.reduces else set()
+            lost = (set(before.parts) - set(cell.parts)) & self.needed if copies and self.promise.reduces else set()
             if lost and place[1] < self.chunks and not self._kept_elsewhere(lost, place, written):
                 return self._lost(place, sorted(lost), cell.came[0])
             written[place] = cell
@@ -162,7 +167,7 @@ class Story:
         return None
 
     def _kept_elsewhere(self, lost: set[int], place: tuple[int, int], written: Cells) -> bool:
-        """Whether what a copy replaces is still somewhere else, where it can come back from."""
+        """True if what a copy replaces is still somewhere else, from where it can come back."""
         datum = self.cells[place].datum
         others = [cell for at, cell in self.cells.items() if at != place and cell.datum == datum]
         others += written.values()
@@ -236,7 +241,9 @@ class Story:
         cell = self.cells[rank, chunk]
         if cell.datum != self.wanted[rank, chunk]:
             return self._wrong_datum(rank, chunk, cell)
-        missing = sorted(set(range(self.ranks)) - set(cell.parts))
+        missing = sorted(self._contributors(rank) - set(cell.parts))
+        if not missing:
+            return self._too_much(rank, chunk, cell)
         says = f"rank {rank} never gets {_parts_of(missing)}"
         says += self._chunk_words(chunk)
         kind, line = "missing", None
@@ -261,7 +268,15 @@ class Story:
         cell = self.cells[rank, chunk]
         if cell.datum != wanted:
             return True
-        return self.promise.reduces and len(cell.parts) != self.ranks
+        return self.promise.reduces and set(cell.parts) != self._contributors(rank)
+
+    def _too_much(self, rank: int, chunk: int, cell: _Cell) -> Diagnosis:
+        extra = sorted(set(cell.parts) - self._contributors(rank))
+        came = next((one for one in cell.came if one.brought[extra[0]]), None)
+        says = f"rank {rank} ends with {_parts_of(extra)}{self._chunk_words(chunk)}, which must not be in its result"
+        they = "it" if len(extra) == 1 else "they"
+        says += f": {f'{they} came {came.place}' if came else f'{they} never left'}"
+        return Diagnosis("too_much", says + self._in_numbers(rank, cell.parts, None), came and came.move.line)
 
     def _sent_too_early(self, came: Iterable[_Arrival], member: int) -> tuple[_Arrival, _Arrival] | None:
         """A move that would have brought what is missing, had its source waited; and the move that it did not wait for."""
@@ -295,7 +310,8 @@ class Story:
         when = "ends with" if step is None else f"then has {value:,} after step {step + 1}"
         has = f"rank {rank} {when}" if step is not None else f"rank {rank} {when} {value:,}"
         listed = f"{', '.join(f'{one:,}' for one in numbers[:-1])} and {numbers[-1]:,}"
-        goal = f"; the sum is {sum(numbers):,}" if step is None else ""
+        wanted = sum(numbers[one] for one in self._contributors(rank))
+        goal = f"; {'the sum is' if self.promise.combines_all else 'it should be'} {wanted:,}" if step is None else ""
         return f". If the ranks begin with {listed}, {has}{goal}"
 
     # Words -----------------------------------------------------------------------------------------------------------
@@ -323,7 +339,7 @@ class Story:
 
 
 def beyond(measure: str, schedule: Schedule, steps: list[list[Act]]) -> Diagnosis | None:
-    """Why a right algorithm does not reach a goal, where its moves show it."""
+    """The reason why a right algorithm misses a goal, where its moves show it."""
     if measure == "steps":
         return _apart(schedule, steps)
     if measure == "port":

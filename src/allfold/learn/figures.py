@@ -1,4 +1,4 @@
-"""What texts and predictions are computed with: the words of their expressions.
+"""The words of the expressions with which texts and predictions are computed.
 
 A figure in a lesson is an expression such as `counts("all_reduce", "ring", 8).messages`. It is computed by the product
 each time it is shown, so that it cannot become stale.
@@ -28,7 +28,6 @@ from ..programs.compile import compile
 from ..proof import Proof, verify
 from ..registry import algorithms, find_algorithm, schedule
 from ..schedules import Counts, Schedule
-from ..view.numbers import draw_numbers, read_values, rows_in
 from ..wording import format_size
 from .lesson import lessons
 
@@ -36,12 +35,14 @@ if TYPE_CHECKING:
     from ..search.found import Found
 
 Rows = list[list[str]]
+ALPHA, BANDWIDTH = 3e-6, 12.5e9
+"""The network of the lessons: seconds to start a message, and bytes per second through a port."""
 UP_TO = 17
 """Everything is checked for all numbers of ranks up to this one."""
 
 
 class WrongFigure(AllfoldError):
-    """A formula of a text is not what the schedules say."""
+    """A formula in a text does not match the schedules."""
 
 
 _made = lru_cache(maxsize=512)(schedule)  # texts ask for the same ones again and again
@@ -69,14 +70,14 @@ def price(collective: str, algorithm: str, ranks: int, size: int, topology: str)
     return cost(_made(collective, algorithm, ranks), find_topology(topology, ranks), size, segments=1)
 
 
-def flat(alpha: float = 3e-6, bandwidth: float = 12.5e9) -> str:
+def flat(alpha: float = ALPHA, bandwidth: float = BANDWIDTH) -> str:
     """A network on which a message of B bytes takes alpha + B/bandwidth, between any two ranks, and adding is free."""
     free = "ranks_per_host=1,reduction=inf,port=inf,port_latency=0,bus=inf,overhead=0"
     return f"hosts:{free},latency={alpha / 2!r},bandwidth={bandwidth!r}"
 
 
 def results(algorithm: str, numbers: Sequence[float]) -> list[float]:
-    """What each rank gets if rank i contributes `numbers[i]`, in float64."""
+    """The result of each rank if rank i contributes `numbers[i]`, in float64."""
     inputs = [np.array([number]) for number in numbers]
     found = replay(schedule("all_reduce", algorithm, len(inputs)), inputs)
     return [float(result[0]) for result in found if result is not None]
@@ -114,7 +115,13 @@ def promises(ranks: int) -> Rows:
 
 
 def in_numbers(collective: str, algorithm: str, values: str) -> str:
-    """What `allfold show --values` prints, without its title."""
+    """The output of `allfold show --values`, without its title."""
+    from ..view.numbers import (
+        draw_numbers,
+        read_values,
+        rows_in,
+    )  # only here: they need rich, which a browser does not have
+
     made = _made(collective, algorithm, rows_in(values) or 1)
     lines = [line.plain for line in draw_numbers(made, read_values(values, made))]
     return "\n".join(lines[3:])
@@ -125,7 +132,7 @@ def winner(collective: str, ranks: int, size: int, topology: str) -> str:
 
 
 def formula(text: str, collective: str, algorithm: str, measure: str, powers: bool = False) -> str:
-    """The formula itself, if it gives what is counted for 2 to 17 ranks (with `powers`, for powers of two)."""
+    """The formula itself, if it matches the counts for 2 to 17 ranks (with `powers`, for powers of two)."""
     compute = read_formula(text)
     for ranks in range(2, UP_TO + 1):
         if powers and ranks & (ranks - 1):
@@ -153,7 +160,7 @@ def _of(function: Callable[[int], int]) -> Callable[[Fraction], int]:
 
 
 def journey(collective: str, algorithm: str, ranks: int, chunk: int) -> str:
-    """Where one chunk goes: `added up 1→2→3→0, handed out 0→1→2→3`, for algorithms in which it has one place at a time."""
+    """The journey of one chunk: `added up 1→2→3→0, handed out 0→1→2→3`, for algorithms in which it has one place at a time."""
     phases: list[tuple[bool, list[int]]] = []
     for step in schedule(collective, algorithm, ranks):
         for move in step:

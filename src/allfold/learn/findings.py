@@ -1,17 +1,17 @@
-"""What the judge says of an exercise that is not solved."""
+"""The judge's finding about an exercise that is not solved."""
 
 from __future__ import annotations
 
 import sys
 from traceback import walk_tb
 
-from ..errors import AllfoldError
+from ..launch.sandbox import CodeError
 
 LEARNERS = "learner_"
-"""How the names of the learner's modules begin; nothing else is called so."""
+"""The prefix of the names of the learner's modules; no other module has it."""
 
 
-class Wrong(AllfoldError):
+class Wrong(CodeError):
     """An exercise is not solved. The message says what is wrong, `line` is the line of the learner's file if it is known.
 
     `kind` names the mistake in one word, by which hints are chosen. `ranks` and `root` are the case in which it failed,
@@ -19,8 +19,7 @@ class Wrong(AllfoldError):
     """
 
     def __init__(self, message: str, line: int | None = None, kind: str = "") -> None:
-        super().__init__(message)
-        self.line = line
+        super().__init__(message, line)
         self.kind = kind
         self.ranks: int | None = None
         self.root: int | None = None

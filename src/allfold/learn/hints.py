@@ -25,6 +25,7 @@ NUDGES = {
     "too_early": "All moves of a step read what was there before the step. What arrives in one step can be sent on in "
     "the next step, not in the same one.",
     "missing": "Start from the rank that misses something: who should send it, and in which step?",
+    "too_much": "A part that reaches a rank which must not have it cannot be taken out again. Which of your moves brings it?",
     "nothing_moved": "Nothing is sent yet. Begin with a single move and look at what the check says.",
     "chunk_unmoved": "Your moves leave this chunk out. Which values does the expression after `chunk=` take?",
     "two_writes": "Two moves of one step write to the same place. Use `reduce` if both count; otherwise one is too many.",

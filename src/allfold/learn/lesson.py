@@ -1,6 +1,7 @@
 """The lessons, as data: every folder of `lessons/` is one, and nothing about a lesson is anywhere else.
 
-lesson.toml   its title, the words it introduces, its predictions, its exercises with their goals and hints
+lesson.toml   its title, the words it introduces, its predictions, its exercises with their goals and hints, and what the
+              reader may change in its picture
 text.md       what is read first; after.md: what is read when all is solved (`text.py` says what is computed in them)
 start.py      what the learner's file begins as; solution.py: one that passes
 checks.py     where the prover is not the judge: a function per exercise (`checks.py` of this room)
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..wording import suggest
+from ..wording import parse_size, suggest
 
 FOLDER = Path(__file__).parent / "lessons"
 
@@ -28,11 +29,11 @@ class Prediction:
     name: str
     question: str
     answer: str
-    """How it is computed, in the words of `figures.py`. No number is stored anywhere."""
+    """An expression for it, in the words of `figures.py`. No number is stored anywhere."""
     because: str
-    """Why it is so. Figures in it are computed."""
+    """The reason. Figures in it are computed."""
     within: float
-    """How far from the answer is still right, as a part of it."""
+    """The distance from the answer that still counts as right, as a part of it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a right algorithm must also keep: at most an amount of something, or a property that was proved."""
+    """A goal that a right algorithm must also reach: at most an amount of something, or a property that was proved."""
 
     measure: str
     most: str | None
@@ -64,6 +65,21 @@ class Exercise:
     hints: tuple[Hint, ...]
     beside: tuple[str, ...]
     """Built-in algorithms to be timed beside it, between real processes."""
+    between_ranks: bool
+    """The check runs it between ranks, which needs threads."""
+
+
+@dataclass(frozen=True)
+class Explore:
+    """The picture that the reader of a lesson can change: the algorithms to choose from, and what it shows first."""
+
+    collective: str
+    algorithms: tuple[str, ...]
+    ranks: int
+    size: int
+    """Bytes of a whole buffer."""
+    say: str
+    """A suggestion of what to try."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,7 @@ class Lesson:
     words: dict[str, str]
     predictions: tuple[Prediction, ...]
     exercises: tuple[Exercise, ...]
+    explore: Explore
     folder: Path
 
     @property
@@ -83,11 +100,14 @@ class Lesson:
         """Its folder, here and at the learner's: `02_ring`."""
         return self.folder.name
 
+    def exercise(self, function: str) -> Exercise:
+        return next(one for one in self.exercises if one.function == function)
+
     def read(self, file: str) -> str:
         return (self.folder / file).read_text(encoding="utf-8")
 
     def first_file(self) -> str:
-        """What the learner's file begins as: the predictions to fill in, then the code to write."""
+        """The learner's file at the start: the predictions to fill in, then the code to write."""
         lines = [
             f"# Lesson {self.number}: {self.title}. The text is in lesson.md beside this file.",
             f"# allfold learn check {self.number} says what is right and what is not.",
@@ -121,6 +141,16 @@ def _hint(given: dict[str, Any]) -> Hint:
     return Hint(given["say"], tuple(given.get("for", ())), given.get("when"))
 
 
+def _explore(given: dict[str, Any]) -> Explore:
+    return Explore(
+        given["collective"],
+        tuple(given["algorithms"]),
+        given["ranks"],
+        parse_size(given["size"]),
+        " ".join(given["say"].split()),
+    )
+
+
 def _load(folder: Path) -> Lesson:
     number, _, name = folder.name.partition("_")
     given: dict[str, Any] = tomllib.loads((folder / "lesson.toml").read_text(encoding="utf-8"))
@@ -143,8 +173,10 @@ def _load(folder: Path) -> Lesson:
                 goals=tuple(Goal(goal["measure"], goal.get("most")) for goal in one.get("goals", [])),
                 hints=tuple(_hint(given) for given in one["hints"]),
                 beside=tuple(one.get("beside", [])),
+                between_ranks=one.get("between_ranks", False),
             )
             for one in given["exercise"]
         ),
+        explore=_explore(given["explore"]),
         folder=folder,
     )

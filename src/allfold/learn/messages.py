@@ -55,7 +55,7 @@ class _Blocked:
 
 @dataclass
 class Exchange:
-    """What the ranks of one run share."""
+    """The state that the ranks of one run share."""
 
     ranks: int
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -137,14 +137,14 @@ class Exchange:
 
 
 class MessageRequest:
-    """What `isend` and `irecv` return."""
+    """A message under way, as `isend` and `irecv` return it."""
 
     def __init__(self, comm: OnlyMessages, doing: str, array: Any, finish: Callable[[], Any], ready: _Blocked) -> None:
         self.doing, self.array, self.line, self.waited = doing, array, ready.line, False
         self._comm, self._finish, self._ready = comm, finish, ready
 
     def done(self) -> bool:
-        """Whether it has ended. As in other libraries, the array is then yours again."""
+        """True if it has ended. As in other libraries, the array is then yours again."""
         with self._comm.board.changed:
             ready = self._ready.ready()
         if ready:
@@ -256,7 +256,7 @@ class OnlyMessages:
 
 
 def by_messages(comm: Communicator, board: Exchange, function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
-    """What `function(comm, *arguments)` returns on this rank, and how many elements it has sent."""
+    """The result of `function(comm, *arguments)` on this rank, and the number of elements it has sent."""
     only = OnlyMessages(comm, board)
     try:
         result = function(only, *arguments)

@@ -53,7 +53,7 @@ def _read(text: str) -> float | None:
 
 
 def numbers_in(text: str) -> dict[str, Any]:
-    """What a file says it predicts, without running it. What is not written as a number is None."""
+    """The predictions in a file, read without running it; None where no number is written."""
     found: dict[str, Any] = {}
     for name, node in _places(text).items():
         try:
@@ -67,7 +67,7 @@ def with_number(text: str, name: str, number: float) -> str:
     """The file with this prediction in it; nothing else is changed."""
     node = _places(text).get(name)
     if node is None or node.end_lineno is None or node.end_col_offset is None:
-        raise UsageError(f"the file has no {name!r} in {NAME} any more; a reset brings it back as it was")
+        raise UsageError(f"the file no longer has {name!r} in {NAME}; a reset restores it")
     lines = text.encode().splitlines(keepends=True)  # positions are counted in bytes
     before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
     after = lines[node.end_lineno - 1][node.end_col_offset :] + b"".join(lines[node.end_lineno :])

@@ -29,7 +29,7 @@ class Prose:
 
     text: str
     only: str | None = None
-    """Where it is read, if not everywhere: one of `PLACES`."""
+    """One of `PLACES`, if it is for readers there only."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def read_in(place: str, found: list[Block]) -> list[Block]:
-    """What is meant for a reader there."""
+    """The blocks for a reader at this place."""
     return [one for one in found if not isinstance(one, Prose) or one.only in (None, place)]
 
 
@@ -80,7 +80,7 @@ def _add_prose(found: list[Block], text: str) -> None:
 
 
 def _reflowed(paragraph: str) -> str:
-    """The paragraph with its figures computed; its lines are then of other lengths, and broken anew."""
+    """The paragraph with its figures computed; its lines then have other lengths, so it is wrapped again."""
     computed = filled(paragraph)
     if computed == paragraph or paragraph.startswith(("|", "    ")) or "```" in paragraph:
         return computed

@@ -39,11 +39,11 @@ def _on_a_rank(comm: Communicator, subjects: Sequence[AnyAlgorithm]) -> list[lis
         calls = min(_MOST, max(1, _BATCH // size))
         for _ in range(_ROUNDS):  # in turns, so that a disturbance hits all of them
             for row, algorithm in enumerate(subjects):
-                best[row, column] = min(best[row, column], _time(comm, array, algorithm, calls))
+                best[row, column] = min(best[row, column], _seconds_per_call(comm, array, algorithm, calls))
     return best.tolist()
 
 
-def _time(
+def _seconds_per_call(
     comm: Communicator, array: np.ndarray[tuple[int], np.dtype[np.float32]], algorithm: AnyAlgorithm, calls: int
 ) -> float:
     array[:] = comm.rank + 1

@@ -3,10 +3,10 @@
 links: every link charges its price per byte. If all messages must pay `demand` per byte of the buffer, that takes at least
 demand · size / Σ price · bandwidth. In all_to_all, scatter and gather every byte pays the cheapest way to its end. In the
 others a set of ranks must send the rest what only it has. No message leaves sets of more weight than it pays; so what must
-leave a set is paid for as often as its weight. In an all_reduce, G groups of ranks need 2(G−1) one-way messages to hear of
+leave a set is paid for as often as its weight. In an all_reduce, G groups of ranks need 2(G−1) one-way messages to reach
 each other; so of what messages pay beyond the weights, at least twice the cheapest spanning tree is paid, too. Where
 switches fold, messages pay once for many, and one set is all that is counted. Where bandwidth depends on the size of
-messages, none carries more of use than the buffer (in all_to_all, all buffers), but it may be longer. distance: news takes
+messages, none carries more of use than the buffer (in all_to_all, all buffers), but it may be longer. distance: data take
 at least the cheapest chain of messages (overhead, and latencies of routes) to another rank. spread: nor can it be at all
 ranks before enough messages were started. combining: P ranks combine (P−1) · size bytes.
 """
@@ -43,7 +43,7 @@ def check_bound(certificate: dict[str, Any], topology: Topology) -> Fraction:
 
 def _number(text: str) -> Fraction:
     if not re.fullmatch("[0-9]{1,999}(/[0-9]{1,999})?", text):
-        raise UsageError(f"{text[:40]!r} is no fraction of whole numbers")
+        raise UsageError(f"{text[:40]!r} is not a fraction of whole numbers")
     return Fraction(text)
 
 
@@ -64,7 +64,7 @@ def _proved(data: dict[str, Any], topology: Topology) -> Fraction:
         start, end = data["from"], data["to"]
         at_root = (start if promise.starts.root_only else root) == (end if promise.ends.root_only else root) == root
         if not at_root or start not in promise.contributors(end, ranks):
-            raise BoundError(f"in this {collective}, nothing need go from rank {start!r:.40} to rank {end!r:.40}")
+            raise BoundError(f"in this {collective}, no data must go from rank {start!r:.40} to rank {end!r:.40}")
         far = (takes := _messages(topology, ranks))[range(ranks)[start]]
         while ((nearer := (far[:, None] + takes).min(axis=0)) < far).any():
             far = nearer
@@ -108,7 +108,7 @@ def _paid(data: dict[str, Any], topology: Topology, promise: Collective, ranks: 
 
 
 def _over_pairs(topology: Topology, ranks: int, of_link: Any, slowest: bool = False) -> Any:
-    """What links add up to on the way from each rank to each: by the shares of a split message, or on its worst path."""
+    """The sum over the links from each rank to each: by the shares of a split message, or on its worst path."""
     table = np.zeros((ranks, ranks), of_link.dtype)
     for rank, others in ((rank, np.delete(np.arange(ranks), rank)) for rank in range(ranks if ranks > 1 else 0)):
         routes = topology.routes(np.full(len(others), rank), others)
@@ -139,7 +139,7 @@ def _messages(topology: Topology, ranks: int) -> Any:
 
 
 def _spread(topology: Topology, ranks: int, hosts: bool, claimed: Fraction) -> Fraction:
-    """A rank that knows tells another every `overhead`, who knows one hop later; so do all ranks of a host that knows."""
+    """An informed rank informs another every `overhead`, one hop later; among hosts, all ranks of an informed host do."""
     takes, host, overhead = _messages(topology, ranks), topology.host[:ranks], Fraction(topology.overhead)
     who, group = np.unique(host if hosts else np.arange(ranks), return_counts=True)
     apart = host[:, None] != host if hosts else ~np.eye(ranks, dtype=bool)

@@ -29,7 +29,7 @@ def check_bound_of_groups(certificate: dict[str, Any], topology: Topology) -> Fr
             raise UsageError("this is not a certificate of a bound for groups")
         check_groups(topology, [ranks for ranks, _ in parts])
         if any(len(ranks) != one["ranks"] for ranks, one in parts):
-            raise UsageError("a group has more or fewer ranks than its certificate is for")
+            raise UsageError("a group has more or fewer ranks than its certificate")
         tasks = {(one["collective"], one["size"], one["root"]) for _, one in parts}
         claimed = Fraction(certificate["seconds"])
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:

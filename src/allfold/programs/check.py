@@ -101,7 +101,7 @@ def _arrays(programs: Programs) -> NDArray[np.bool_]:
 
 
 def _check_lengths(programs: Programs) -> None:
-    """What an instruction reads from and writes to a chunk of an array is never longer than the chunk."""
+    """Check that no instruction reads or writes more of a chunk than there is."""
     schedule = programs.schedule
     if not schedule.promise.carries_data:
         return
@@ -134,15 +134,17 @@ def _check_publications(programs: Programs) -> None:
         if lists is not programs.reuse:
             with_the_end = (awaited == last[lists.rank]) & ~has_leave[lists.rank]
             _need(
-                programs, not (with_the_end & programs.silent[lists.rank]).any(), "an end is waited for and kept silent"
+                programs,
+                not (with_the_end & programs.silent[lists.rank]).any(),
+                "an end is waited for and not published",
             )
     for rank in np.flatnonzero(programs.silent).tolist():
         rows = np.arange(starts[rank], starts[rank + 1] - (not has_leave[rank]))
-        _need(programs, programs.announce[rows].any(), f"rank {rank} keeps silent all through a call")
+        _need(programs, programs.announce[rows].any(), f"rank {rank} publishes nothing in a whole call")
         if programs.memory == "private":
             own = slice(programs.waits.starts[starts[rank]], programs.waits.starts[starts[rank + 1]])
-            heard = {*programs.waits.rank[own].tolist(), *(peer for peer, _ in programs.leave.of(rank))}
-            _need(programs, len(heard) == ranks - 1, f"rank {rank} keeps its end from ranks that it has not heard from")
+            peers = {*programs.waits.rank[own].tolist(), *(peer for peer, _ in programs.leave.of(rank))}
+            _need(programs, len(peers) == ranks - 1, f"rank {rank} keeps its end from ranks that it has not waited for")
 
 
 # 3: the order of accesses ---------------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ def _unroll(programs: Programs, segments: int) -> tuple[Ints, Lists]:
 
 
 def _rows(programs: Programs, segments: int, instruction: Ints) -> Ints:
-    """Where instructions are among those of all segments: their rows in the first segment."""
+    """The rows of instructions of the first segment among those of all segments."""
     owner = programs.rank[instruction]
     rows: Ints = instruction + programs.starts[owner] * (segments - 1) + owner
     return rows
@@ -182,7 +184,7 @@ def _check_order(programs: Programs, segments: int, starts: Ints, waits: Lists, 
 
 
 def _accesses(programs: Programs, segments: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """What the instructions of all segments access: rows, places, and whether they write.
+    """The accesses of the instructions of all segments: rows, places, and whether they write.
 
     A place is a slot of a rank, and of one segment where each segment has memory of its own. It is numbered
     (area · ranks + rank) · slots + slot, where the area is a segment or one of the work areas.
@@ -265,7 +267,7 @@ def _check_results(programs: Programs, when: Ints, state: State) -> None:
 
 
 def _slots(programs: Programs) -> int:
-    """How many slots a rank can have: those of its arrays, then its work slots."""
+    """The number of slots that a rank can have: those of its arrays, then its work slots."""
     return WORK * programs.width + int(programs.work_slots.max(initial=0))
 
 

@@ -30,7 +30,7 @@ def check_messages(made: MessagePrograms, state: State | None = None) -> None:
     """Raise `ScheduleError` unless the programs are sound. `state`: the schedule's symbolic execution, run to its end.
 
     Each rank's program is a row, each pair of ranks a queue, and every wait is for one named message. So how far the
-    ranks come, and what they compute, does not depend on their speeds: one run tells of all.
+    ranks come, and what they compute, does not depend on their speeds: one run stands for all.
     """
     if state is None:
         state = State(made.schedule).run_to_end()
@@ -104,7 +104,7 @@ def check_segments(made: MessagePrograms, state: State, ahead: int | None) -> in
 
 
 def check_along(made: MessagePrograms, leaders: Sequence[int]) -> None:
-    """Raise `ScheduleError` unless all messages can travel with what the leaders tell each other of every call.
+    """Raise `ScheduleError` unless all messages can travel with the headers that leaders exchange in every call.
 
     That is one message from each leader to each other one, with the same data to all: the whole array as it is then, in
     one chunk. Nothing else is kept but the array and the messages.
@@ -151,7 +151,7 @@ def _islands(made: MessagePrograms) -> set[tuple[int, ...]]:
 
 
 def _meet(made: MessagePrograms, ranks: Sequence[_Follower], island: tuple[int, ...]) -> bool:
-    """Carry out the collective that all ranks of an island have come to; whether there is one."""
+    """Carry out the collective that all ranks of an island have reached; False if there is none."""
     members = [ranks[rank] for rank in island]
     if any(member.done or member.program[member.at].kind != InstructionKind.COLLECTIVE for member in members):
         return False

@@ -30,16 +30,16 @@ def rounds_of(starts: Ints, waits: Lists) -> Ints:
 
 
 def needed_waits(starts: Ints, waits: Lists, when: Ints, horizon: int) -> NDArray[np.bool_]:
-    """By wait: whether it tells something that the waits before it have not told.
+    """By wait: True if it is not implied by the waits before it.
 
     `horizon` limits for how many rounds a clock is remembered, and so the memory. A wait for an older instruction then
-    only tells that this instruction is done. So some implied waits may be missed, but none is wrongly called implied.
+    only implies that this instruction is done. So some implied waits may be missed, but none is wrongly called implied.
     """
     return _native.needed_waits(starts, *waits.columns, when, horizon)
 
 
 def first_unordered(starts: Ints, waits: Lists, when: Ints, earlier: Ints, later: Ints) -> int | None:
-    """Which of the pairs (earlier, later) of instructions nothing orders.
+    """The place of a pair (earlier, later) of instructions that nothing orders; None if all are ordered.
 
     If there are several: one whose later instruction runs in the first round, and of those the first.
     """

@@ -32,14 +32,14 @@ _AHEAD = 1  # how many steps before its own a receive is posted
 
 
 class ChunkPlace(NamedTuple):
-    """Where one chunk lies: in an array (`at`: the chunk), a work slot, or in a message that came (`part` of it)."""
+    """The place of one chunk: in an array (`at`: the chunk), a work slot, or a message that arrived (`part` of it)."""
 
     space: int
     at: int
     part: int = 0
 
     def behind(self, chunks: int) -> ChunkPlace:
-        """The place this many chunks behind, where chunks lie side by side."""
+        """The place this many chunks further on, where chunks are contiguous."""
         if self.space == ARRIVED:
             return self._replace(part=self.part + chunks)
         return self._replace(at=self.at + chunks)
@@ -161,7 +161,7 @@ class _Fold(NamedTuple):
 
 
 class _Step:
-    """What one rank does in one step."""
+    """The work of one rank in one step."""
 
     def __init__(self) -> None:
         self.sends: list[int] = []
@@ -427,7 +427,7 @@ class _RankProgram:
             self.lies[cell] = place
 
     def _array(self, cells: Sequence[int | None]) -> tuple[ChunkPlace, ...]:
-        """Where cells belong, if that is side by side in the output array; otherwise nothing."""
+        """The places of cells, if they are contiguous in the output array; otherwise nothing."""
         homes = [
             ChunkPlace(OUTPUT, cell % self.whole.width)
             for cell in cells
@@ -441,7 +441,7 @@ class _RankProgram:
         return tuple(self._slot_of((now, side), number) for number in range(size))
 
     def _destination(self, cell: int, now: int) -> ChunkPlace:
-        """Where a new value is put: where the island's next collective takes it from, if that has a room for it."""
+        """The place of a new value: where the island's next collective reads it, if that has room for it."""
         for later in self.entered:
             if later > now and cell in self.steps[later].takes:
                 return self._room_of(later).get(cell) or self._home(cell)
@@ -483,7 +483,7 @@ class _RankProgram:
             yield Instruction(InstructionKind.SENT, number)
 
     def _directly(self, number: int, step: _Step, last_use: dict[ChunkPlace, int], now: int) -> tuple[ChunkPlace, ...]:
-        """Where a message may be received without a copy: every part is copied to one place in the output array.
+        """The place where a message can be received without a copy: every part goes to one place in the output array.
 
         The places must be next to each other, hold what is as long as themselves, and be used by nobody between now
         and the step of the message.

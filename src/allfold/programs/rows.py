@@ -44,7 +44,7 @@ def lists_of(row: Ints, rank: Ints, value: Ints, total: int) -> Lists:
 
 
 def starts_of(key: Ints, total: int) -> Ints:
-    """Where the runs of 0, 1, …, `total` − 1 begin when these numbers are in order, and where the last one ends."""
+    """The starts of the runs of 0, 1, …, `total` − 1 in these ordered numbers, and the end of the last run."""
     starts = np.zeros(total + 1, np.int64)
     np.cumsum(np.bincount(key.astype(np.intp), minlength=total), out=starts[1:])
     return starts

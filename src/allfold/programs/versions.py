@@ -31,7 +31,7 @@ from ..symbolic import State
 from .rows import Ints
 
 Memory = Literal["shared", "readable", "private"]
-"""What peers may do with a rank's arrays: read and write them, read them, or neither."""
+"""The access that peers have to a rank's arrays: to read and write them, to read them, or none."""
 
 INPUT, OUTPUT, WORK = 0, 1, 2  # the spaces that a slot can lie in; a slot is space · width + chunk
 
@@ -96,7 +96,7 @@ class Versions:
 
 @dataclass
 class VersionPlaces:
-    """Where each version lives: the slot that peers read, the slot that its own rank reads first, −1 for none."""
+    """The slots of each version: the one that peers read, and the one that its own rank reads first; −1 for none."""
 
     shared: Ints
     local: Ints
@@ -174,7 +174,7 @@ def hand_out(versions: Versions, places: VersionPlaces, may_be_given: NDArray[np
     able = (old < 0) | settled
     copies, source = copies[able], source[able]
     step = versions.step[copies]
-    for number in np.unique(step):
+    for number in np.bincount(step.astype(np.intp)).nonzero()[0]:  # np.unique would import numpy.ma
         here = step == number
         pushes = np.bincount(versions.rank[source[here]].astype(np.intp)).max()
         pulls = np.bincount(versions.rank[copies[here]].astype(np.intp)).max()

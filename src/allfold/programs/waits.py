@@ -1,4 +1,4 @@
-"""Who must wait for whom, from what is read and written where.
+"""Waits between ranks, found from what is read and written where.
 
 A read comes after the write of what it reads, a write after the reads of what it overwrites, two writes one after the
 other. Within a rank the program's order ensures that; between ranks it takes a wait.
@@ -63,7 +63,7 @@ def _first_writes(place: Ints, writes: NDArray[np.bool_]) -> Ints:
 
 
 def _are_free(waits: Lists, rank: Ints, starts: Ints, user: Ints, writer: Ints, ranks: int) -> bool:
-    """Whether the first writer of each work slot knows, one segment later, that the users of the slot are done with it.
+    """True if the first writer of each work slot knows, one segment later, that the users of the slot are done with it.
 
     It knows this of a user if it waited, in the same segment, for that use or something later of that user. It also
     knows it if, in the next segment, it waits for that user at all before or when it writes: a rank that has begun a
@@ -107,7 +107,7 @@ def _without_known(waits: Lists, rank: Ints) -> Lists:
 
 
 def _without_implied(waits: Lists, starts: Ints) -> Lists:
-    """Drop the waits that other waits imply: in a ring, most of them, as the news comes from the other side as well."""
+    """Drop the waits that other waits imply: in a ring, most of them, since progress also comes from the other side."""
     needed = needed_waits(starts, waits, rounds_of(starts, waits), horizon=4)
     return _keep(waits, needed)
 

@@ -1,4 +1,4 @@
-"""What the engine computes for proofs and searches, in Python: the same answers, where there is no engine.
+"""The computations of proofs and searches in Python: the engine's answers, where there is no engine.
 
 Functions and constants have the names of the extension's, and `allfold._native` takes them from here. They are plain:
 one instruction, edge or piece after the other where C++ does so, so that both give the same result to the last bit.
@@ -18,11 +18,9 @@ from .trees import pack_trees
 __all__ = [
     "CACHED_BYTES",
     "COPIES_IN_ROWS",
-    "FETCHED_BYTES",
     "MOST_HANDED",
     "MOST_RANKS",
     "OPS",
-    "SMALL_BYTES",
     "WINDOW_BYTES",
     "can_pack",
     "conflicts",
@@ -49,8 +47,6 @@ MOST_HANDED = 0 if _IS_ARM else 7
 COPIES_IN_ROWS = not _IS_ARM
 MOST_RANKS = 1024
 WINDOW_BYTES = 2**20
-SMALL_BYTES = 2**14
-FETCHED_BYTES = 2**19
 CACHED_BYTES = 2**26
 OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 

@@ -42,7 +42,7 @@ def rounds(starts: Ints, wait_starts: Ints, wait_rank: Ints, wait_count: Ints) -
 def needed_waits(
     starts: Ints, wait_starts: Ints, wait_rank: Ints, wait_count: Ints, when: Ints, horizon: int
 ) -> NDArray[np.bool_]:
-    """By wait: whether it tells something that the waits before it have not told."""
+    """By wait: True if it is not implied by the waits before it."""
     clocks = _Clocks(starts, wait_starts, wait_rank, wait_count, when, horizon)
     needed = np.zeros(len(wait_rank), bool)
     rounds = when.astype(np.intp)
@@ -56,7 +56,7 @@ def needed_waits(
         for wait in waits:
             if clock[wait_rank[wait]] < wait_count[wait]:
                 needed[wait] = True
-                clocks.hear(wait)
+                clocks.merge(wait)
     return needed
 
 
@@ -80,7 +80,7 @@ def first_unordered(
         if first is not None and when[row] > first[0]:
             break
         for wait in range(wait_starts[row], wait_starts[row + 1]):
-            clocks.hear(wait)
+            clocks.merge(wait)
         clock = clocks.known[clocks.rank[row]]
         clock[clocks.rank[row]] = row - starts[clocks.rank[row]] + 1
         pairs = by_row[bounds[row] : bounds[row + 1]]
@@ -123,7 +123,7 @@ class _Clocks:
                     if not self._asked[past]:
                         del self._kept[past]
 
-    def hear(self, wait: int) -> None:
+    def merge(self, wait: int) -> None:
         """Merge into the clock of the rank that waits what the awaited instruction knew."""
         clock = self.known[self.rank[self.asker[wait]]]
         peer = self.wait_rank[wait]

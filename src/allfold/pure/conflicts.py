@@ -1,4 +1,4 @@
-"""Which accesses to memory must be ordered: as native/proof/conflicts.cpp."""
+"""Accesses to memory that must be ordered: as native/proof/conflicts.cpp."""
 
 from __future__ import annotations
 

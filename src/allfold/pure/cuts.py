@@ -79,7 +79,7 @@ def cuts_below(
 def can_pack(
     vertices: int, tail: Vertices, head: Vertices, capacity: Ints, wanted: Ints, seconds: float
 ) -> bool | None:
-    """Whether every vertex can get `wanted[r]` from every root r at the same time."""
+    """True if every vertex can get `wanted[r]` from every root r at the same time; None if time ran out."""
     try:
         return everybody_gets(vertices, tail, head, capacity.tolist(), wanted.tolist(), TimeLimit(seconds))
     except TimeIsUp:

@@ -1,4 +1,4 @@
-"""Which folds the moves of a step make, and which values folds read: as native/proof/step.cpp and versions.cpp.
+"""The folds that the moves of a step make, and the values that folds read: as native/proof/step.cpp and versions.cpp.
 
 A cell is a chunk of a rank: rank · width + chunk.
 """
@@ -31,7 +31,7 @@ def folds_of(
     written: Ints,
     number: int,
 ) -> tuple[int, int, bool, Ints, Ints, Ints, Ints]:
-    """What is wrong (0: nothing) and where, whether a copy goes to a chunk that may be shorter, and the folds: target,
+    """The fault (0: none) and its place, whether a copy goes to a chunk that may be shorter, and the folds: target,
     starts, operands, move. The copies come first, in the order of the moves, then the reductions, by target.
     """
     nothing = np.zeros(0, np.int64)

@@ -25,7 +25,7 @@ def spread(
     seed: int,
     seconds: float,
 ) -> tuple[Any, Any, Any, Any] | None:
-    """Where rounds start, and chunk, source and destination of all moves; None if time ran out.
+    """The starts of rounds, and chunk, source and destination of all moves; None if time ran out.
 
     No moves if somebody cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""Rounds: when each piece crosses each edge of its tree, if links carry so many per round: as native/find/rounds.cpp."""
+"""Rounds: when each piece crosses each edge of its tree, with a limit per link and round: as native/find/rounds.cpp."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rounds_of(
 
 
 def _heights(root: int, children: list[list[int]]) -> list[int]:
-    """How many edges lie below every vertex of a tree, on the longest way down."""
+    """The number of edges below every vertex of a tree, on the longest way down."""
     downwards, height = [root], [0] * len(children)
     for vertex in downwards:
         downwards += children[vertex]

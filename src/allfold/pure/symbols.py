@@ -1,4 +1,4 @@
-"""What the proof does move by move and instruction by instruction: as native/proof/fold.cpp and follow.cpp."""
+"""The parts of the proof that go move by move and instruction by instruction: as native/proof/fold.cpp and follow.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find it: the best schedule for a network, and what proves that nothing is much better."""
+"""Find it: the best schedule for a network, and a proof that no schedule is much better."""
 
 from .find import METHODS, find
 from .found import Found, Task

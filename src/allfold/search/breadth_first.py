@@ -43,7 +43,6 @@ def spread(task: Task, phase: Direction, neighbours: Neighbours, chunks: int) ->
     far = hops(among)[holder]  # by slice and rank
     incoming = np.argsort(among.destination, kind="stable")
     first = np.searchsorted(among.destination[incoming], np.arange(among.ranks + 1))
-    routes = [links.tolist() for links in np.split(among.links, among.offsets[1:-1])]
     cost = (1.0 / among.capacity).tolist()
     source = among.source.tolist()
     moves: list[tuple[int, int, int]] = []
@@ -59,7 +58,7 @@ def spread(task: Task, phase: Direction, neighbours: Neighbours, chunks: int) ->
             pairs = incoming[first[rank] : first[rank + 1]]
             has = far[wanted][:, among.source[pairs]] == step - 1
             options = [np.flatnonzero(row).tolist() for row in has]
-            for which, chunk, part in _shares([routes[pair] for pair in pairs], cost, options, chunks, load):
+            for which, chunk, part in _shares([among.routes[pair] for pair in pairs], cost, options, chunks, load):
                 moves.append((int(wanted[which]) * chunks + chunk, source[pairs[part]], rank))
         starts.append(len(moves))
     table = np.asarray(moves, np.int32).reshape(-1, 3)

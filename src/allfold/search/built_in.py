@@ -1,4 +1,4 @@
-"""The best of the built-in algorithms: what was found should never be slower than what was there."""
+"""The best of the built-in algorithms: a search result should never be slower than these."""
 
 from __future__ import annotations
 

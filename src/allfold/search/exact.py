@@ -1,4 +1,4 @@
-"""Whether a schedule of so many steps and rounds exists: decided exactly, as a mixed-integer program (HiGHS in scipy).
+"""Decide exactly whether a schedule of given steps and rounds exists, as a mixed-integer program (HiGHS in scipy).
 
 Chunks spread from their ranks to all. In step t, which takes r(t) ≥ 1 rounds, a link carries at most r(t) times the
 chunks that it carries in one round; the rounds of all steps add up to R. A variable says that a chunk goes from one rank to
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..price.cost.program import solver
+from ..price.topology.topology import spans
 from .neighbours import Neighbours
 from .spreading import Rounds
 from .symmetry import renumberings
@@ -52,21 +53,21 @@ def hops(among: Neighbours, starts: NDArray[np.integer] | None = None) -> NDArra
 
 
 def exists(among: Neighbours, holder: NDArray[np.int32], steps: int, rounds: int, seconds: float) -> Answer:
-    """Whether all chunks can get from their holders to all ranks in so many steps, which take so many rounds in all.
+    """Decide whether all chunks can get from their holders to all ranks in these steps, which take these rounds in all.
 
-    Schedules in which alike ranks do alike are looked for first: they are found much faster where there is one.
+    It looks for symmetric schedules first: if there is one, it is found much faster.
     """
     everyones = np.repeat(np.arange(among.ranks), len(holder) // among.ranks)
     alike = renumberings(among) if np.array_equal(holder, everyones) else []
     started = time.monotonic()
     if len(alike) > 1:
-        found = _exists(among, holder, steps, rounds, seconds / 2, alike)
+        found = _decide(among, holder, steps, rounds, seconds / 2, alike)
         if found.exists:
             return found
-    return _exists(among, holder, steps, rounds, seconds - (time.monotonic() - started), [])
+    return _decide(among, holder, steps, rounds, seconds - (time.monotonic() - started), [])
 
 
-def _exists(
+def _decide(
     among: Neighbours,
     holder: NDArray[np.int32],
     steps: int,
@@ -158,7 +159,7 @@ def _same(
     pair: Ints,
     step: Ints,
 ) -> Ints:
-    """For every variable the first of those that are the same for alike ranks; itself, unless any are alike."""
+    """For every variable, the first of those that are equal by symmetry of the ranks; itself, if there is no symmetry."""
     first = np.arange(len(chunk))
     per_rank = max(1, len(holder) // among.ranks)
     pairs = len(among.source)
@@ -187,7 +188,7 @@ def _arrive_once(rows: _Rows, among: Neighbours, holder: NDArray[np.int32], chun
 def _hand_on_what_is_there(
     rows: _Rows, among: Neighbours, holder: NDArray[np.int32], steps: int, chunk: Ints, pair: Ints, step: Ints
 ) -> None:
-    """What crossed a pair up to step t had come to its source before step t."""
+    """Require that data crossing a pair up to step t has reached its source before step t."""
     pairs = len(among.source)
     column = np.arange(len(chunk))
     came: dict[tuple[int, int], list[int]] = {}
@@ -218,8 +219,7 @@ def _within_capacity(rows: _Rows, among: Neighbours, steps: int, pair: Ints, ste
     """In step t a link carries at most r(t) times its chunks per round."""
     lengths = np.diff(among.offsets)[pair]
     variable = np.repeat(np.arange(len(pair)), lengths)
-    at = np.arange(len(variable)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    link = among.links[np.repeat(among.offsets[pair], lengths) + at]
+    link = among.links[spans(among.offsets[pair], lengths)]
     links = len(among.capacity)
     every = np.arange(links * steps)
     rows.add(
@@ -232,7 +232,7 @@ def _within_capacity(rows: _Rows, among: Neighbours, steps: int, pair: Ints, ste
 
 
 def beside(work: Callable[[], Any]) -> Any:
-    """The result of work that does not look for Ctrl-C: it is done in another thread while this one does.
+    """The result of work that cannot be interrupted: another thread does it, while this one waits for Ctrl-C.
 
     After Ctrl-C that thread goes on to its time limit, because nothing can stop it; only the end of the process waits
     for it.

@@ -53,7 +53,7 @@ METHODS: dict[str, Method] = {
 }
 _ALWAYS = "built_in"
 PROVING = "proving it"
-"""What is said when the search is over."""
+"""The progress message after the search."""
 _PROVED = {True: 20_000, False: 150_000}
 """Moves that are proved per second: with the programs across hosts, and without."""
 _STEP = 1e-3  # seconds that every step adds
@@ -120,24 +120,24 @@ def find(
     if method == "auto" or groups is not None:
         solver("find")  # methods that fail are left out, so without it the search would find something else
     if groups is None:
-        return _find(promise, topology, size, ranks, method, root, chunks, seconds, seed, progress)
+        return _find_schedule(promise, topology, size, ranks, method, root, chunks, seconds, seed, progress)
     if ranks is not None:
-        raise UsageError("ranks and groups are both given; groups say which ranks take part")
+        raise UsageError("ranks and groups are both given; pass only groups")
     root = _root(promise, root, min((len(group) for group in groups), default=1))
 
     def look(network: Topology, many: int, part: float) -> Found:
-        return _find(promise, network, size, many, method, root, chunks, part, seed, progress)
+        return _find_schedule(promise, network, size, many, method, root, chunks, part, seed, progress)
 
     return find_groups(promise.name, topology, groups, int(size), root, seconds, look)
 
 
 def _needed(groups: Sequence[Sequence[int]]) -> int | None:
-    """How many ranks a topology needs for these groups, whose ranks are checked later."""
+    """The number of ranks that a topology needs for these groups, whose ranks are checked later."""
     known = [rank for group in groups for rank in group if type(rank) is int and 0 <= rank < 2**24]
     return max(known) + 1 if known else None
 
 
-def _find(
+def _find_schedule(
     promise: Collective,
     topology: Topology,
     size: int,
@@ -220,7 +220,7 @@ class _Search:
             return
         chosen = self._fitting()
         for place, name in enumerate(chosen):
-            # If there is nothing yet, something quick may still do; and what is found is never dearer than what was there.
+            # If there is nothing yet, something quick may still do; and the result is never slower than a built-in algorithm.
             if not self.task.left and self.best is not None and name != _ALWAYS:
                 continue
             # Fewer steps may be better even where the least is nearly met: greedy has few, and is quick.
@@ -273,7 +273,7 @@ class _Search:
 
 
 def _waits(best: Cost) -> float:
-    """Which part of the time is waiting, so that fewer steps may be faster."""
+    """The part of the time that is waiting, so that fewer steps may be faster."""
     return (best.parts["startup"] + best.parts["latency"]) / best.time if best.time else 0.0
 
 
@@ -289,12 +289,12 @@ def _root(promise: Collective, root: int | None, ranks: int) -> int | None:
 
 
 def most_proved(ranks: int, seconds: float) -> int:
-    """How many moves a schedule may have so that its proof takes about a tenth of the time of the search."""
+    """The most moves that a schedule may have, so that its proof takes about a tenth of the time of the search."""
     return int(min(2**40, _PROVED[ranks <= ACROSS_HOSTS] * (1 + seconds / 10)))
 
 
 def proving_effort(schedule: Schedule) -> int:
-    """How many moves are proved in the time that this schedule takes: its own, and more for every step."""
+    """The effort of proving a schedule, in moves: its own, and more for every step."""
     return schedule.moves + int(_PROVED[schedule.ranks <= ACROSS_HOSTS] * _STEP) * schedule.steps
 
 
@@ -308,7 +308,7 @@ def _check_chunks(promise: Collective, ranks: int, chunks: int | None, most_move
     if chunks > 1 and moves > most_moves:
         per_what = "per rank" if slices > 1 else "in all"
         raise UsageError(
-            f"{chunks} chunks {per_what} make at least {moves:,} moves, and no more than {most_moves:,} are proved in "
+            f"{chunks} chunks {per_what} make at least {moves:,} moves, and no more than {most_moves:,} can be proved in "
             f"time if the search takes {seconds:g} s; give fewer chunks, or more seconds"
         )
 

@@ -1,4 +1,4 @@
-"""What is asked for, and what was found."""
+"""The task of a search, and its result."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..collectives import Collective, find_collective
+from ..price.cost.bounds import ratio_of
 from ..price.cost.certificate import Certificate
 from ..price.cost.cost import Cost
 from ..price.cost.cuts import TightestCut
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
-_GOOD, _MANY, _GOOD_FOR_MANY, _NEAR = 1.0095, 100, 1.011, 1.05  # segments are only chosen to 1 %
+_GOOD = 1.0095  # times the bound: segments are only chosen to 1 %, so nothing closer can be expected
+_MANY, _GOOD_FOR_MANY = 100, 1.011  # the same for more ranks than this
+_NEAR = 1.05  # times the bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +51,9 @@ class Task:
     flows: Flows | None = None
     """For all_to_all, scatter and gather, if they are known already."""
     prices: list[float] = field(default_factory=list)
-    """What the schedules that were yielded so far cost, the last one last: a method may go by it."""
+    """The prices of the schedules yielded so far, the last one last, for methods to go by."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """What a method has to say besides schedules, as plain data: `Found.notes`."""
+    """Notes of methods besides schedules, as plain data: `Found.notes`."""
 
     @property
     def promise(self) -> Collective:
@@ -68,13 +71,13 @@ class Task:
 
     @property
     def good(self) -> bool:
-        """Whether what was found is so close to the bound that looking further is not worth it."""
+        """True if the best so far is so close to the bound that looking further is not worth it."""
         enough = _GOOD if self.ranks <= _MANY else _GOOD_FOR_MANY
         return bool(self.prices) and min(self.prices) <= self.bound * enough
 
     @property
     def near(self) -> bool:
-        """Whether what was found is near the bound: good enough where looking further takes minutes."""
+        """True if the best so far is near the bound: good enough where looking further takes minutes."""
         return bool(self.prices) and min(self.prices) <= self.bound * _NEAR
 
     def say(self, sentence: str) -> None:
@@ -95,17 +98,17 @@ class Found:
     cost: Cost
     """As `allfold.price.cost` prices the schedule on the topology."""
     certificate: Certificate
-    """What proves the bound, in exact numbers; `allfold check-bound` checks it."""
+    """The proof of the bound, in exact numbers; `allfold check-bound` checks it."""
     cut: TightestCut | None
-    """What the bound comes from, if it comes from a cut."""
+    """The cut that gives the bound, if one does."""
     why: str
-    """What the bound comes from, as a sentence."""
+    """The reason for the bound, as a sentence."""
     method: str
     seconds: float
-    """How long the search took; then, how long the proof."""
+    """Seconds that the search took; `proving` are those of the proof."""
     proving: float
     complete: bool = True
-    """Whether the search came to its end: not if time ran out, or if it was interrupted."""
+    """True if the search finished: time did not run out, and it was not interrupted."""
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -121,12 +124,10 @@ class Found:
     @property
     def ratio(self) -> float | None:
         """The time divided by the bound; None if that is 0 and the time is not."""
-        if self.bound:
-            return self.time / self.bound
-        return None if self.time else 1.0
+        return ratio_of(self.time, self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """What `allfold find --json` prints."""
+        """The result as `allfold find --json` prints it."""
         return {
             "collective": self.schedule.collective,
             "algorithm": self.schedule.algorithm,

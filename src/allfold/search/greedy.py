@@ -92,7 +92,7 @@ def _one(among: Neighbours, holder: NDArray[np.int32], task: Task, seed: int) ->
 
 
 def _thinned(among: Neighbours, seed: int) -> Neighbours:
-    """Where everybody is a neighbour of everybody, those at some random distances only, the same for all ranks."""
+    """Neighbours at some random distances only, the same for all ranks, where all ranks are neighbours."""
     if len(among.source) <= _PER_RANK * among.ranks * 4:
         return among
     apart = (among.destination - among.source) % among.ranks

@@ -1,4 +1,4 @@
-"""The time that nothing can beat, and what it comes from, with a certificate."""
+"""The lower bound on the time, its reason, and its certificate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Least:
 
 
 def least_of(task: Task) -> Least:
-    """The largest of all bounds that are known. Of equal ones, that which says most."""
+    """The largest of all known bounds. Among equal ones, the most informative."""
     best_figures = at_best(task.topology, most_useful(task.collective, task.ranks, task.size))
     if best_figures is not task.topology:
         task = replace(task, topology=best_figures, network=network_of(best_figures, task.ranks))
@@ -59,7 +59,7 @@ def _known(task: Task) -> Iterator[Least]:
             Fraction(promise.combinations(task.ranks), task.ranks) * task.size / Fraction(task.topology.reduction)
         )
         yield _least(task, "combining", combined, "ranks cannot combine faster")
-    why = "word cannot reach all ranks sooner"
+    why = "data cannot reach all ranks sooner"
     if not folds:
         seconds, among = least_spread(task.topology, task.ranks)
         yield _least(task, "spread", Fraction(seconds) * _ROUNDING, why, facts={"among": among})

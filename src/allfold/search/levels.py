@@ -40,7 +40,7 @@ def levels(task: Task) -> Iterator[Schedule]:
 
 
 def _parts(task: Task) -> list[str]:
-    """What `two_level` takes an algorithm for: inside groups before, across, and inside groups after."""
+    """The phases for which `two_level` takes an algorithm: inside groups before, across, and inside groups after."""
     if task.promise.rooted or not task.promise.trees:
         return []
     before, after = (
@@ -51,7 +51,7 @@ def _parts(task: Task) -> list[str]:
 
 
 def groups_of(task: Task) -> list[list[int]] | None:
-    """Groups as large as each other: hosts, or what is connected to switches that fold; None if there are none."""
+    """Groups of equal size: hosts, or the ranks connected to switches that fold; None if there are none."""
     host = task.topology.host[: task.ranks]
     known = [np.flatnonzero(host == one).tolist() for one in np.unique(host)]
     if len(known) == 1:

@@ -1,4 +1,4 @@
-"""Which ranks hand on to which, over which links, and how many chunks a link carries in one round.
+"""Neighbours: the pairs of ranks that hand on to each other, their links, and the chunks that a link carries in one round.
 
 A schedule need only name moves between neighbours: pairs of ranks with no other rank on the route between them. On a
 torus those are the ranks at the two ends of a cable; under a switch, all ranks are neighbours and share the cables to
@@ -9,7 +9,8 @@ method counts in rounds is what `cost` prices in seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 from ..price.topology.network import network_of
 from ..price.topology.pairs import every_pair, needed_pairs
 from ..price.topology.routing import Graph, Grid, unsplit
-from ..price.topology.topology import Topology
+from ..price.topology.topology import Topology, spans
 
 Numbers = NDArray[np.int32]
 
+UNLIMITED = 2**24  # chunks per round: more than any link has
 _FINEST = 8  # a round is at least 1/8 of what the slowest link takes for a chunk
 _MOST_COMPARED = 128  # ranks up to which routes are compared with each other
 _NEAR = 0.01  # a link may carry this much less than a whole number of chunks per round
@@ -35,7 +37,7 @@ class Neighbours:
     destination: Numbers
     offsets: NDArray[np.intp]
     links: Numbers
-    """Those that limit anything, numbered anew: link i here is link `names[i]` of the topology."""
+    """Links with a limit, in numbers of their own: link i here is link `names[i]` of the topology."""
     names: Numbers
     capacity: Numbers
     """Chunks that each link carries in one round."""
@@ -45,8 +47,29 @@ class Neighbours:
 
     @property
     def direct(self) -> bool:
-        """Whether every pair has links of its own: no switch, and nothing shared."""
+        """True if every pair has links of its own: no switch, and nothing shared."""
         return bool((np.bincount(self.links, minlength=1) <= 1).all())
+
+    @cached_property
+    def pair(self) -> NDArray[np.intp]:
+        """Per entry of `links`: the pair that crosses it."""
+        return np.repeat(np.arange(len(self.source)), np.diff(self.offsets))
+
+    @cached_property
+    def routes(self) -> list[list[int]]:
+        """By pair: the links that it crosses."""
+        return [links.tolist() for links in np.split(self.links, self.offsets[1:-1])]
+
+    @cached_property
+    def times(self) -> NDArray[np.float64]:
+        """By link: how long it carries one chunk, if the slowest takes 1."""
+        return np.asarray(self.bandwidth.min(initial=np.inf) / self.bandwidth)
+
+    def narrowest(self, of_link: NDArray[Any], unlimited: float) -> NDArray[Any]:
+        """By pair: the least of the figures of its links; `unlimited` where no link limits it."""
+        found = np.full(len(self.source), unlimited)
+        np.minimum.at(found, self.pair, of_link[self.links])
+        return found
 
     def reversed(self) -> Neighbours:
         """Every pair the other way round: what can be spread there can be collected here."""
@@ -57,7 +80,7 @@ class Neighbours:
         kept = np.flatnonzero(pairs)
         lengths = np.diff(self.offsets)[kept]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.intp)
-        at = np.arange(offsets[-1]) + np.repeat(self.offsets[kept] - offsets[:-1], lengths)
+        at = spans(self.offsets[kept], lengths)
         return replace(
             self,
             source=self.source[kept],

@@ -1,4 +1,4 @@
-"""How long a round should be: how many chunks every link carries in it."""
+"""The length of rounds: how many chunks every link carries in one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRIED = 24  # lengths of rounds, from one to its double
 
 
 def lengths_of(bandwidth: NDArray[np.float64]) -> tuple[int, ...]:
-    """How many chunks the slowest link may carry per round: that with which all carry whole numbers, if it is small."""
+    """Chunks that the slowest link may carry per round: the number with which all links carry whole chunks, if it is small."""
     limited = bandwidth[np.isfinite(bandwidth)]
     least = int(whole_numbers(limited).min()) if len(limited) else 1
     if least > _MOST_PER_ROUND:
@@ -23,7 +23,7 @@ def lengths_of(bandwidth: NDArray[np.float64]) -> tuple[int, ...]:
 def per_round(
     bandwidth: NDArray[np.float64], crossing: NDArray[np.float64], depth: int, least: int
 ) -> NDArray[np.int64]:
-    """How many chunks links carry per round, where so many cross each of them in all.
+    """The chunks that links carry per round, where `crossing` chunks cross each of them in all.
 
     In the ratio of their bandwidths, if that of the slowest is then `least`. Otherwise rounded down: a long round loses
     little by that, a short one loses little until the last rank has something to do, `depth` rounds after the first.

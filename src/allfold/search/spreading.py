@@ -41,7 +41,7 @@ class Direction:
         return neighbours.reversed() if self.collects else neighbours
 
     def holders(self, task: Task, chunks: int) -> NDArray[np.int32]:
-        """The rank that each chunk spreads from, or is combined on, with so many chunks per slice."""
+        """The rank that each chunk spreads from, or is combined on, with this many chunks per slice."""
         everyone = np.arange(task.ranks) if task.root is None else np.asarray([task.root])
         return np.repeat(everyone, chunks).astype(np.int32)
 
@@ -51,7 +51,7 @@ def phases(task: Task) -> list[Direction]:
 
 
 def schedule_of(task: Task, method: str, chunks: int, rounds: Sequence[Rounds]) -> Schedule:
-    """The schedule of the rounds of each phase, with so many chunks per slice (or in all, if there is a root)."""
+    """The schedule of the rounds of each phase, with this many chunks per slice (or in all, if there is a root)."""
     steps = (
         step
         for phase, found in zip(phases(task), rounds, strict=False)

@@ -1,9 +1,9 @@
-"""Steps: the fewest, and what more of them buy. Exact for small networks, breadth first for larger ones.
+"""Steps: the fewest, and the gain of further steps. Exact for small networks, breadth first for larger ones.
 
-A schedule is a point (chunks, steps, rounds): with so many chunks per rank, so many steps, each as long as some whole
-number of rounds. It costs steps · latency and rounds/chunks · transfer, so for every number of steps the least rounds
+A schedule is a point (chunks, steps, rounds): chunks per rank, steps, each as long as some whole number of rounds, and
+rounds in all. It costs steps · latency and rounds/chunks · transfer, so for every number of steps the least rounds
 per chunk matter. Breadth-first broadcast gives a first ratio for the fewest steps. Then the solver is asked for better
-ones, and every point that it refutes is listed as one that does not exist (with so many chunks and steps, fewer rounds do
+ones, and every point that it refutes is listed as one that does not exist (with as many chunks and steps, fewer rounds do
 not exist either). The frontier ends where the ratio reaches the bound of the tightest cut.
 """
 
@@ -24,7 +24,7 @@ from ..schedules import Schedule
 from .breadth_first import breadth_first, spread
 from .exact import MOST_VARIABLES, Answer, exists, hops
 from .found import Task
-from .neighbours import Neighbours, neighbours_of
+from .neighbours import UNLIMITED, Neighbours, neighbours_of
 from .spreading import KNOWN, Direction, Rounds, phases, schedule_of
 
 _MOST_CHUNKS = 6
@@ -33,14 +33,13 @@ _FINEST = 12
 """Chunks per rank that are tried if the bound can be met exactly with that many."""
 _MORE_STEPS = 3
 """Steps beyond the fewest that are tried."""
-_UNLIMITED = 2**24  # chunks per round: more than any link has
 _PER_POINT, _MOST_PER_POINT = 1.0, 20.0
 """Seconds that the solver has for one point, at least and at most; in between, a sixth of what is left."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """So many chunks per rank (in all, with a root), in so many steps, which take so many rounds in all."""
+    """A (chunks, steps, rounds) triple; chunks per rank, or in total if rooted."""
 
     chunks: int
     steps: int
@@ -52,7 +51,7 @@ class Point:
 
 
 def fits(task: Task) -> bool:
-    """Whether the exact search has a chance: one chunk per rank in the fewest steps is small enough."""
+    """True if the exact search has a chance: one chunk per rank in the fewest steps is small enough."""
     if task.collective not in KNOWN or task.ranks > 64:
         return False
     among = neighbours_of(task.topology, task.ranks)
@@ -116,7 +115,7 @@ def _points(task: Task, phase: Direction, among: Neighbours) -> Iterator[tuple[P
         tried.append({**row, "exists": there})
 
     chunks = _chunks(task, least)
-    best = _breadth_first(task, phase, among, fewest, chunks)
+    best = _first_point(task, phase, among, fewest, chunks)
     if best is not None:
         note(best[0], True)
     for many in range(fewest, fewest + _MORE_STEPS + 1):
@@ -139,7 +138,7 @@ def _points(task: Task, phase: Direction, among: Neighbours) -> Iterator[tuple[P
             return
 
 
-def _breadth_first(
+def _first_point(
     task: Task, phase: Direction, among: Neighbours, fewest: int, chunks: list[int]
 ) -> tuple[Point, Answer] | None:
     """The best point of the fewest steps that breadth-first broadcast finds; there may be better ones."""
@@ -167,7 +166,7 @@ def _up(number: Fraction) -> int:
 
 
 def rounds_of(among: Neighbours, rounds: Rounds) -> int:
-    """How many rounds the steps take: in each, as many as its busiest link needs."""
+    """The number of rounds that the steps take: in each, as many as its busiest link needs."""
     number = np.full((among.ranks, among.ranks), -1, np.intp)
     number[among.source, among.destination] = np.arange(len(among.source))
     pair = number[rounds.source, rounds.destination]
@@ -180,10 +179,10 @@ def rounds_of(among: Neighbours, rounds: Rounds) -> int:
 
 
 def least_rounds_per_chunk(among: Neighbours, origins: np.typing.NDArray[np.int32]) -> Fraction:
-    """What no schedule can beat with one chunk per origin: by the tightest cut, or by what enters one rank."""
+    """The least rounds with one chunk per origin: by the tightest cut, or by what enters one rank."""
     if among.direct:
         weight = np.bincount(origins, minlength=among.ranks).astype(np.int64)
-        capacity = _of_pairs(among).astype(np.int64)
+        capacity = among.narrowest(among.capacity, UNLIMITED).astype(np.int64)
         everyone = np.arange(among.ranks, dtype=np.int32)
         inside = worst_set(Demand(among.ranks, among.source, among.destination, capacity, weight, everyone))
         leaves = inside[among.source] & ~inside[among.destination]
@@ -195,14 +194,13 @@ def least_rounds_per_chunk(among: Neighbours, origins: np.typing.NDArray[np.int3
         [Fraction(arrivals, int(among.capacity[link])) for link in np.flatnonzero(crossed == len(among.source))],
         default=Fraction(0),
     )
-    pair = np.repeat(np.arange(len(among.source)), np.diff(among.offsets))
-    entered = among.destination[pair]
+    entered = among.destination[among.pair]
     for rank in range(among.ranks):
         # The links that only routes to this rank cross: everything that it gets crosses one of those of its own.
         own = [link for link in np.unique(among.links[entered == rank]) if (entered[among.links == link] == rank).all()]
         alone = np.asarray(own, np.int64)
         crosses = np.zeros(len(among.source), bool)
-        crosses[pair[np.isin(among.links, alone)]] = True
+        crosses[among.pair[np.isin(among.links, alone)]] = True
         if not crosses[among.destination == rank].all():
             continue
         others = int((origins != rank).sum())
@@ -210,17 +208,10 @@ def least_rounds_per_chunk(among: Neighbours, origins: np.typing.NDArray[np.int3
     return worst
 
 
-def _of_pairs(among: Neighbours) -> np.typing.NDArray[np.int32]:
-    """The capacity of every pair that has links of its own: that of the narrowest; if none limits it, as good as any."""
-    found = np.full(len(among.source), _UNLIMITED, np.int32)
-    np.minimum.at(found, np.repeat(np.arange(len(found)), np.diff(among.offsets)), among.capacity[among.links])
-    return found
-
-
 def _is_symmetric(among: Neighbours) -> bool:
-    """Whether every pair has an equal one the other way."""
+    """True if every pair has an equal one the other way."""
     if not among.direct:
         return False
-    capacity = _of_pairs(among).tolist()
+    capacity = among.narrowest(among.capacity, UNLIMITED).tolist()
     pairs = dict(zip(zip(among.source.tolist(), among.destination.tolist(), strict=True), capacity, strict=True))
     return all(pairs.get((end, start)) == many for (start, end), many in pairs.items())

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .neighbours import Neighbours
+from .neighbours import UNLIMITED, Neighbours
 
 Numbers = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ def renumberings(among: Neighbours) -> list[Numbers]:
     if not among.direct or among.ranks > _MOST_RANKS:
         return [nothing]
     capacity = np.zeros((among.ranks, among.ranks), np.int64)
-    capacity[among.source, among.destination] = np.minimum.reduceat(among.capacity[among.links], among.offsets[:-1])
+    capacity[among.source, among.destination] = among.narrowest(among.capacity, UNLIMITED)
     free = [one for one in _all(capacity) if (one != nothing).all()]
     best = [nothing]
     for group in (_powers(one) for one in free):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..patterns import fold_together
-from ..price.cost.bounds import most_useful, require_not_below
+from ..price.cost.bounds import most_useful, ratio_of, require_not_below
 from ..price.cost.certificate import Certificate, LinkPrices, demand_of, facts_of_prices, rounded_down
 from ..price.cost.load import Load
 from ..price.cost.program import least_together
@@ -68,7 +68,7 @@ class FoundTogether:
     """By group, on the network as the group sees it."""
     why: str
     seconds: float
-    """How long the search took, with the proofs."""
+    """Seconds that the search took, with the proofs."""
     complete: bool
 
     @property
@@ -79,9 +79,7 @@ class FoundTogether:
     @property
     def ratio(self) -> float | None:
         """The time divided by the bound; None if that is 0 and the time is not."""
-        if self.bound:
-            return self.time / self.bound
-        return None if self.time else 1.0
+        return ratio_of(self.time, self.bound)
 
     @property
     def certificate(self) -> dict[str, Any]:
@@ -139,7 +137,7 @@ def find_groups(
     groups = [[int(rank) for rank in group] for group in given]
     for group in groups:
         if len(group) < 2:
-            raise UsageError(f"rank {group[0]} is a group by itself; expected at least two ranks in each")
+            raise UsageError(f"rank {group[0]} is a group by itself; expected at least two ranks per group")
     search = _SearchTogether(topology, groups, size, look)
     ends = started + seconds
     part = seconds / (1 + _TURNS) / len(groups)
@@ -272,7 +270,7 @@ def _least(
 def _by_ways(
     collective: str, topology: Topology, groups: list[list[int]], root: int | None, alone: list[Certificate]
 ) -> list[LinkPrices] | None:
-    """Where nothing is copied or combined: the best of some prices, under which every byte pays the cheapest way."""
+    """The best of several price vectors; every byte pays for its cheapest path. Nothing is copied or combined here."""
     seen = [seen_from(topology, group) for group in groups]
     names = {link.name: number for number, link in enumerate(topology.links)}
     own = [{names[name]: Fraction(price) for name, price in one.facts.get("prices", {}).items()} for one in alone]

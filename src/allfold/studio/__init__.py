@@ -1,1 +1,1 @@
-"""The studio: the page with a local server behind it that computes, proves and measures whatever is asked for."""
+"""The studio: the page with a local server that computes, proves and measures on request."""

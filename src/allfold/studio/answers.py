@@ -1,4 +1,4 @@
-"""What the studio computes when it is asked: entries, rows of the table, edited code, measurements.
+"""The studio's answers to requests: entries, rows of the table, edited code, measurements.
 
 All input comes from outside and is checked here; a refusal is a sentence that says why.
 """
@@ -11,26 +11,23 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
-from os.path import basename
 from typing import Any
 
 from ..collectives import find_collective
-from ..errors import ScheduleError, UsageError
+from ..errors import UsageError
 from ..price.topology.machines import CONSTRUCTORS
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
-from ..registry import Algorithm, Steps, find_algorithm, schedule
-from ..schedules import Move
+from ..registry import find_algorithm, schedule
 from ..view import TOPOLOGY
-from ..view.entry import NO_TOPOLOGY, check_size, entry
+from ..view.entry import NO_TOPOLOGY, check_size, entry, within
 from ..view.page import SIZE, TABLE_RANKS, document, planned
 from ..view.wins import table
-from .edit import MOST_CODE, Limits, Workers
-from .measure import record
+from .edit import MOST_CODE, Limits, Prover, Workers
 
 MOST_RANKS = 1024
 MOST_MOVES = 2_200_000  # a ring of 1,024 ranks
+PROVED = 17  # ranks, up to which edited code is proved
 _MOST_TABLE_RANKS = 256
 _MOST_PLACES = 65_536
 _CACHED = 128 * 2**20  # bytes of answers to keep
@@ -44,14 +41,14 @@ class Answers:
     """
 
     limits: Limits = field(default_factory=Limits)
-    workers: Workers = field(default_factory=Workers)
+    workers: Prover = field(default_factory=Workers)
     _kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
     _turns_elsewhere: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
 
     def page(self, token: str) -> dict[str, Any]:
-        """What the page opens with; it asks for the rest."""
+        """The document that the page opens with; it asks for the rest."""
         self.workers.prepare()
         first = json.loads(self.entry("all_reduce", "ring", 8, None, TOPOLOGY, SIZE))
         cases = json.loads(self.table("all_reduce", TOPOLOGY, list(TABLE_RANKS)))
@@ -59,7 +56,7 @@ class Answers:
 
     def entry(self, collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int) -> bytes:
         key = json.dumps(["entry", collective, algorithm, ranks, root, topology, size])
-        return self._answer(key, lambda: _entry(collective, algorithm, ranks, root, topology, size))
+        return self._answer(key, lambda: _entry_by_name(collective, algorithm, ranks, root, topology, size))
 
     def table(self, collective: str, topology: str, ranks: list[int]) -> bytes:
         find_collective(collective)
@@ -73,12 +70,26 @@ class Answers:
         return self._answer(key, lambda: table(collective, where, ranks))
 
     def edit(self, request: dict[str, Any]) -> bytes:
+        """The entry of the schedule that edited code makes."""
+        return self._answer(None, lambda: self.workers.prove(self._question(request), self.limits))
+
+    def prove(self, request: dict[str, Any]) -> bytes:
+        """The verdicts on edited code for several numbers of ranks, for every root."""
+        many = request.get("many")
+        if not isinstance(many, list) or not 1 <= len(many) <= PROVED or not all(type(one) is int for one in many):
+            raise UsageError(f"many is {many!r:.60}; expected a list of at most {PROVED} numbers of ranks")
+        for ranks in many:
+            _check_ranks(ranks, 1, PROVED, "the studio proves edited code for")
+        question = {**self._question({**request, "ranks": max(many)}), "many": many}
+        return self._answer(None, lambda: self.workers.prove(question, self.limits))
+
+    def _question(self, request: dict[str, Any]) -> dict[str, Any]:
         code = request.get("code")
         if not isinstance(code, str) or len(code) > MOST_CODE:
             raise UsageError(f"code must be text of at most {MOST_CODE:,} characters")
         collective, ranks, root, topology, size = _case(request)
         named, file = request.get("algorithm"), request.get("file")
-        question = {
+        return {
             "collective": collective,
             "ranks": ranks,
             "root": root,
@@ -88,7 +99,6 @@ class Answers:
             "algorithm": named if isinstance(named, str) else None,
             "file": file if isinstance(file, str) and re.fullmatch(r"[A-Za-z_]\w{0,80}\.py", file) else None,
         }
-        return self._answer(None, lambda: self.workers.prove(question, self.limits))
 
     def measure(self, request: dict[str, Any]) -> bytes:
         collective, ranks, root, topology, size = _case(request)
@@ -135,7 +145,9 @@ def _check_ranks(ranks: int, least: int, most: int, what: str) -> None:
         raise UsageError(f"{ranks} ranks; {what} {least} to {most:,}")
 
 
-def _entry(collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int) -> dict[str, Any]:
+def _entry_by_name(
+    collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int
+) -> dict[str, Any]:
     find_collective(collective)
     _check_ranks(ranks, 1, MOST_RANKS, "the studio draws")
     check_size(size)
@@ -149,37 +161,11 @@ def _entry(collective: str, algorithm: str, ranks: int, root: int | None, topolo
 def _measured(
     collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int
 ) -> dict[str, Any]:
+    from .measure import record  # only here: it needs processes, which a browser does not have
+
     made = schedule(collective, algorithm, ranks, root)
     recording = record(made, size)
     return entry(made, topology_of(topology, ranks), size, topology_name=topology, recording=recording)
-
-
-class TooManyMoves(ScheduleError):
-    """An algorithm makes more moves than can be drawn."""
-
-
-def within(algorithm: Algorithm, most: int) -> Algorithm:
-    """The same algorithm, stopped when it has made more moves than this."""
-
-    @wraps(algorithm.function)  # keeps its signature visible
-    def counted(*arguments: Any, **parameters: Any) -> Steps:
-        made = 0
-        steps = algorithm.function(*arguments, **parameters)
-        for step in steps:
-            moves = list(step)
-            made += sum(move.moves if isinstance(move, Move) else 1 for move in moves) or 1  # an empty step counts, too
-            if made > most:
-                title = f"{algorithm.name}(ranks={arguments[0]})"
-                frame = getattr(steps, "gi_frame", None)
-                site = None if frame is None else f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-                where = "does not end" if frame is None else f"is still in line {frame.f_lineno}"
-                message = (
-                    f"{title} has made {most:,} moves and {where}: does its loop end? If it does, take fewer ranks"
-                )
-                raise TooManyMoves(message, site=site)
-            yield moves
-
-    return Algorithm(algorithm.collective, algorithm.name, counted, algorithm.chunks)
 
 
 def topology_of(text: str, ranks: int) -> Topology | None:

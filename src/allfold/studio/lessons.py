@@ -7,27 +7,24 @@ answer is read from the files, and a text is only saved over the text that it wa
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-
 from ..errors import UsageError
 from ..files import write_whole
 from ..learn.course import PROGRESS, Course, after_of, find_folder, named, open_course, text_of
-from ..learn.judge import judge
+from ..learn.judge import Verdict, judge
 from ..learn.lesson import Lesson, Prediction, find_lesson, lessons
 from ..learn.predict import judge_prediction, numbers_in, with_number
 from ..learn.text import Block, Picture, Prose, read_in
 from ..schedules import Schedule
-from ..view.entry import entry
 from .edit import MOST_CODE
+from .explore import as_entry, explored, raced
 
 
 @dataclass
@@ -35,6 +32,9 @@ class Lessons:
     """Answers the lessons' part of the page."""
 
     folder: Path = field(default_factory=lambda: find_folder(None))
+    judge: Callable[[Lesson, Path], Verdict] = field(default_factory=lambda: partial(judge, run=True))
+    after: Callable[[str], list[dict[str, Any]]] = field(default_factory=lambda: after_blocks)
+    """The blocks that are read after a lesson, by its name."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while files are read and changed, not while code is judged."""
     _judging: threading.Lock = field(default_factory=threading.Lock)
@@ -57,18 +57,18 @@ class Lessons:
         return {"folder": named(self.folder), "current": None if now is None else now.name, "lessons": found}
 
     def lesson(self, name: str) -> dict[str, Any]:
-        """What is the same for every learner."""
-        return _content(find_lesson(name).name)
+        """The part of a lesson that is the same for every learner."""
+        return content(find_lesson(name).name)
 
     def work(self, name: str, stamp: str = "") -> dict[str, Any]:
-        """What the learner has of it. If that is what the page knows already, by its stamp, only that."""
+        """The learner's work on it; `{"same": True}` if the page has it already, by its stamp."""
         lesson = find_lesson(name)
         with self._lock:
             known = self._stamp(lesson)
-            return {"same": True} if known == stamp else self._work(lesson)
+            return {"same": True} if known == stamp else self._work_on(lesson)
 
     def act(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a learner does: `do` names it. The answer has the state afterwards under `work`."""
+        """Do what a learner asks for: `do` names it. The answer has the state afterwards under `work`."""
         name, what = request.get("lesson"), request.get("do")
         if not isinstance(name, str) or not isinstance(what, str) or what not in _ACTS:
             raise UsageError(f"expected a lesson, and something to do with it: {', '.join(_ACTS)}")
@@ -78,23 +78,25 @@ class Lessons:
             return self._check(lesson)  # takes long: others may read meanwhile
         with self._lock:
             found = act(open_course(self.folder), lesson, request)
-            return {**found, "work": self._work(lesson)}
+            return {**found, "work": self._work_on(lesson)}
 
     def _check(self, lesson: Lesson) -> dict[str, Any]:
         course = open_course(self.folder)
         _read(course, lesson)
         with self._judging:
-            verdict = judge(lesson, course.file(lesson), run=True)
+            verdict = self.judge(lesson, course.file(lesson))
         with self._lock:
             course.record(lesson, verdict)
             found = {**asdict(verdict), "file": verdict.file.name, "passed": verdict.passed}
             for one in found["exercises"]:
-                one["built"] = None if one["built"] is None else _as_entry(Schedule.from_json(one["built"]))
-            return {"verdict": found, "work": self._work(lesson)}
+                own, beside = one.pop("raced"), lesson.exercise(one["function"]).beside
+                del one["built"]  # a terminal's
+                one["race"] = None if own is None else raced(Schedule.from_json(own), lesson.explore, beside)
+            return {"verdict": found, "work": self._work_on(lesson)}
 
     # What the learner has --------------------------------------------------------------------------------------------
 
-    def _work(self, lesson: Lesson) -> dict[str, Any]:
+    def _work_on(self, lesson: Lesson) -> dict[str, Any]:
         course = open_course(self.folder)
         now = course.of(lesson)
         found: dict[str, Any] = {
@@ -108,7 +110,7 @@ class Lessons:
                 for said in now.hints.get(one.function, [])
                 if isinstance(said, str)
             ],
-            "after": _after(lesson.name) if now.passed else None,
+            "after": self.after(lesson.name) if now.passed else None,
         }
         if found["started"]:
             text = _read(course, lesson)
@@ -120,7 +122,7 @@ class Lessons:
         return found
 
     def _stamp(self, lesson: Lesson) -> str:
-        """Another one whenever the learner's file or the progress is another."""
+        """Changes whenever the learner's file or the progress changes."""
         digest = hashlib.sha256()
         for path in (Course(self.folder, {}).file(lesson), self.folder / PROGRESS):
             try:
@@ -175,7 +177,7 @@ def _solution(course: Course, lesson: Lesson, request: dict[str, Any]) -> dict[s
 def _reset(course: Course, lesson: Lesson, request: dict[str, Any]) -> dict[str, Any]:
     kept = course.reset(lesson)
     saved = "" if kept is None else f" Yours is kept as {kept.name}."
-    return {"says": f"{course.file(lesson).name} is as it began.{saved}"}
+    return {"says": f"{course.file(lesson).name} is back in its first form.{saved}"}
 
 
 _ACTS: dict[str, Callable[[Course, Lesson, dict[str, Any]], dict[str, Any]] | None] = {
@@ -201,7 +203,7 @@ def _read(course: Course, lesson: Lesson) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(f"there is no {named(path)} any more; start the lesson again, or reset it") from None
+        raise UsageError(f"{named(path)} no longer exists; start the lesson again, or reset it") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{named(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -218,7 +220,7 @@ def _head(lesson: Lesson) -> dict[str, Any]:
 
 
 @cache
-def _content(name: str) -> dict[str, Any]:
+def content(name: str) -> dict[str, Any]:
     lesson = find_lesson(name)
     following = next((one for one in lessons() if one.number == lesson.number + 1), None)
     return {
@@ -229,12 +231,24 @@ def _content(name: str) -> dict[str, Any]:
             for word, meaning in one.words.items()
         ],
         "blocks": _shown(text_of(lesson)),
+        "explore": explored(lesson.explore),
         "predictions": [{"name": one.name, "question": one.question} for one in lesson.predictions],
         "exercises": [
-            {"function": one.function, "task": one.task, "collective": one.collective} for one in lesson.exercises
+            {
+                "function": one.function,
+                "task": one.task,
+                "collective": one.collective,
+                "between_ranks": one.between_ranks,
+            }
+            for one in lesson.exercises
         ],
         "next": None if following is None else _head(following),
     }
+
+
+def after_blocks(name: str) -> list[dict[str, Any]]:
+    """What is read after a lesson."""
+    return _after(name)
 
 
 @cache
@@ -249,13 +263,17 @@ def _shown(blocks: list[Block]) -> list[dict[str, Any]]:
         if isinstance(block, Prose):
             found += _prose(block.text)
         elif isinstance(block, Picture):
-            found.append({"kind": "figure", "entry": _as_entry(block.schedule)})
+            found.append({"kind": "figure", "entry": as_entry(block.schedule)})
         else:
             found.append({"kind": "table", "rows": block.rows})
     return found
 
 
-_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+@cache
+def _markdown() -> Any:
+    from markdown_it import MarkdownIt  # only here: in a browser, the page has the texts already
+
+    return MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
 def _prose(text: str) -> list[dict[str, Any]]:
@@ -263,13 +281,14 @@ def _prose(text: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     part: list[Any] = []
     skips = False
+    markdown = _markdown()
 
     def finish() -> None:
         if part:
-            found.append({"kind": "prose", "html": _MARKDOWN.renderer.render(part, _MARKDOWN.options, {})})
+            found.append({"kind": "prose", "html": markdown.renderer.render(part, markdown.options, {})})
             part.clear()
 
-    for token in _MARKDOWN.parse(text):
+    for token in markdown.parse(text):
         if token.type == "heading_open" and token.tag == "h1":
             skips = True
         if token.type == "fence" and token.level == 0:
@@ -281,8 +300,3 @@ def _prose(text: str) -> list[dict[str, Any]]:
             skips = False
     finish()
     return found
-
-
-def _as_entry(schedule: Schedule) -> Any:
-    """A schedule as the page draws it, in a film of its own."""
-    return json.loads(json.dumps(entry(schedule)))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
 from ..bench.case import Case, case_of_size, fill, lengths
 from ..communicator.communicator import Communicator
 from ..errors import UsageError
-from ..launch.spawn import spawn
+from ..launch.spawn import pickled_by_value, spawn
 from ..registry import Steps
 from ..schedules import Schedule
 
@@ -37,7 +35,9 @@ def record(schedule: Schedule, size: int, algorithm: str | Callable[..., Steps] 
             f"buffers of {size} bytes on {schedule.ranks} ranks; at most {each} bytes per rank are measured"
         )
     case = case_of_size(schedule.collective, size, schedule.ranks, root=schedule.root or 0)
-    with _by_value(algorithm):
+    # A function of a file from the command line has a module here, but not in other processes.
+    module = sys.modules.get(getattr(algorithm, "__module__", "")) if callable(algorithm) else None
+    with pickled_by_value(*([] if module is None else [module])):
         answers = spawn(_on_a_rank, schedule.ranks, args=(case, algorithm or schedule.algorithm), timeout=TIMEOUT)
     return _fastest(answers[0])
 
@@ -52,20 +52,6 @@ def _fastest(trace: dict[str, Any]) -> dict[str, Any]:
         return int(end - min(event["start"] for event in events))
 
     return {**trace, "events": min(calls.values(), key=took, default=[])}
-
-
-@contextmanager
-def _by_value(algorithm: object) -> Iterator[None]:
-    """By value, since a function of a file from the command line has a module here, but not in other processes."""
-    module = sys.modules.get(getattr(algorithm, "__module__", ""))
-    if module is None or not callable(algorithm):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _on_a_rank(communicator: Communicator, case: Case, algorithm: str | Callable[..., Steps]) -> dict[str, Any]:

@@ -26,8 +26,9 @@ from ..errors import AllfoldError, UsageError
 from ..learn.course import find_folder
 from ..view.html import bundle, page_as_html, policy
 from .answers import Answers
-from .edit import EditError, Limits
+from .edit import Limits
 from .lessons import Lessons
+from .routes import POSTED, Api
 
 ADDRESS = "127.0.0.1"
 TOKEN_HEADER = "X-Allfold-Token"
@@ -45,7 +46,7 @@ class Studio(ThreadingHTTPServer):
     def __init__(self, port: int = 0, limits: Limits | None = None, folder: str | None = None) -> None:
         self.token = secrets.token_urlsafe(24)
         self.answers = Answers(limits or Limits())
-        self.lessons = Lessons(find_folder(folder))
+        self.routes = Api(self.answers, Lessons(find_folder(folder)))
         self.script = bundle()[0]
         self._redirect: Path | None = None
         try:
@@ -107,10 +108,9 @@ class Studio(ThreadingHTTPServer):
 
 
 class _Refusal(Exception):
-    def __init__(self, status: HTTPStatus, message: str, line: int | None = None) -> None:
+    def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
-        self.line = line
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -159,28 +159,10 @@ class _Request(BaseHTTPRequestHandler):
         if not parts.path.startswith("/api/"):
             raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
         self._check_token(self.headers.get(TOKEN_HEADER))
-        if parts.path == "/api/entry":
-            root = query.get("root", "null")
-            return "application/json", self.server.answers.entry(
-                query.get("collective", ""),
-                query.get("algorithm", ""),
-                _whole(query, "ranks"),
-                None if root == "null" else _whole(query, "root"),
-                query.get("topology", "none"),
-                _whole(query, "size"),
-            )
-        if parts.path == "/api/table":
-            ranks = [_whole({"ranks": word}, "ranks") for word in query.get("ranks", "").split(",")]
-            return "application/json", self.server.answers.table(
-                query.get("collective", ""), query.get("topology", "none"), ranks
-            )
-        if parts.path == "/api/lessons":
-            return _json(self.server.lessons.list())
-        if parts.path == "/api/lesson":
-            return _json(self.server.lessons.lesson(query.get("name", "")))
-        if parts.path == "/api/work":
-            return _json(self.server.lessons.work(query.get("name", ""), query.get("stamp", "")))
-        raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
+        found = self.server.routes.get(parts.path, query)
+        if found is None:
+            raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
+        return "application/json", found
 
     def _post(self) -> tuple[str, bytes]:
         # The body is read before anything is answered: a connection with an unread body cannot be reused.
@@ -192,16 +174,13 @@ class _Request(BaseHTTPRequestHandler):
             )
         body = self.rfile.read(int(length))
         path = urlsplit(self.path).path
-        if path not in ("/api/edit", "/api/measure", "/api/learn"):
+        if path not in POSTED:
             raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {path[:100]}")
         self._check_token(self.headers.get(TOKEN_HEADER))
         if self.headers.get_content_type() != "application/json":
             raise _Refusal(HTTPStatus.BAD_REQUEST, "expected application/json")
         request = object_at(parse(body), "the request")
-        if path == "/api/learn":
-            return _json(self.server.lessons.act(request))
-        answers = self.server.answers
-        return "application/json", answers.edit(request) if path == "/api/edit" else answers.measure(request)
+        return "application/json", self.server.routes.post(path, request)
 
     # The answer ------------------------------------------------------------------------------------------------------
 
@@ -212,10 +191,9 @@ class _Request(BaseHTTPRequestHandler):
             kind, content = work()
         except _Refusal as refusal:
             status, kind, content = refusal.status, "application/json", _error(str(refusal))
-        except EditError as error:
-            status, kind, content = HTTPStatus.BAD_REQUEST, "application/json", _error(str(error), error.line)
         except AllfoldError as error:
-            status, kind, content = HTTPStatus.BAD_REQUEST, "application/json", _error(str(error))
+            status, kind = HTTPStatus.BAD_REQUEST, "application/json"
+            content = _error(str(error), getattr(error, "line", None))
         except Exception as error:
             _LOG.exception("a request could not be answered")
             status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json"
@@ -244,17 +222,6 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         _LOG.debug(format, *arguments)
-
-
-def _whole(query: dict[str, str], name: str) -> int:
-    word = query.get(name, "")
-    if not word.isdecimal() or len(word) > 18:
-        raise UsageError(f"{name} is {word[:40]!r}; expected a whole number, from 0 up")
-    return int(word)
-
-
-def _json(value: object) -> tuple[str, bytes]:
-    return "application/json", json.dumps(value, ensure_ascii=False).encode()
 
 
 def _error(message: str, line: int | None = None) -> bytes:

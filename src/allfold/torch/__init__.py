@@ -1,6 +1,6 @@
-"""allfold as a backend of torch.distributed: `init_process_group("allfold")`, on CPUs, on one host or several.
+"""allfold as a backend of torch.distributed: `init_process_group("allfold")`, for CPU and CUDA tensors, on any hosts.
 
-Importing this registers the backend. torch imports it by itself if allfold is installed.
+Importing this package registers the backend. Where allfold is installed, `import torch` does so too (allfold_autoload).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    # Only for those who use it: it imports torch's autograd and modules.
+    # Imported on first use, because these import much of torch.
     if name == "DataParallel":
         from .deprecated import DataParallel
 

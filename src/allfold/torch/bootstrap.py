@@ -1,7 +1,7 @@
-"""How the ranks of a torch group meet: through torch's store, then through the engine's own rendezvous.
+"""Connects the ranks of a torch group: first through torch's store, then by the engine's own rendezvous.
 
-Every rank writes into the store where it runs. Rank 0 reads all of that and writes a verdict: a key that nobody can
-guess, with which ranks in one place meet; that they are in several; or the error message that says who is missing.
+Every rank writes its location and its engine into the store. Rank 0 reads them all and writes a verdict: a secret key,
+whether the ranks are in several places, and the engine; or the error that all ranks raise.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 import torch.distributed as dist
 
 from ..communicator.communicator import Communicator, connect, join
-from ..engines.choose import named
-from ..engines.engine import Processes
+from ..engines.choose import fitting_engine, named
+from ..engines.engine import Processes, check_same_engine
 from ..engines.islands.meeting import here
-from ..errors import CollectiveTimeout, UsageError
-from ..fabrics.gloo import StoreBoard, board_in
+from ..errors import CollectiveTimeout, MismatchError, UsageError
+from ..fabrics.board import Board
 from ..fabrics.secret import Secret
+from ..fabrics.torch_store import TorchStore
 from ..wording import name_ranks
 from .group import Group
 from .work import GroupTimeout
@@ -35,11 +36,11 @@ def create(options: Any, backend_options: Any) -> Group:
 
     if backend_options is not None:
         raise UsageError(
-            f"allfold takes no backend options, and a {type(backend_options).__name__} was given; leave pg_options away"
+            f"allfold takes no backend options, but got a {type(backend_options).__name__}; remove pg_options"
         )
     open_entrances()
     rank, size, store, timeout = options.group_rank, options.group_size, options.store, options.timeout
-    # Programs make few worlds and many groups, and each takes address space.
+    # Programs create few worlds and many groups, and each reserves address space.
     room = _GROUP_ADDRESSES if dist.is_initialized() else _WORLD_ADDRESSES
     communicator = meet(store, rank, size, timeout, room)
     ranks = list(options.global_ranks_in_group) or list(range(size))
@@ -48,21 +49,23 @@ def create(options: Any, backend_options: Any) -> Group:
 
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int = _WORLD_ADDRESSES) -> Communicator:
     """The communicator of all ranks that meet in this store."""
-    seconds, engine = timeout.total_seconds(), named(None)
+    seconds, engine = timeout.total_seconds(), named(None)  # raises if there is no such engine
     if size == 1:
         return connect(0, 1, secrets.token_hex(16), seconds, room)
-    board = board_in(store, rank, size, Secret.from_environment())
-    board.put(_PLACE, json.dumps(here()).encode())
+    board = Board(TorchStore(store), rank, size, Secret.from_environment())
+    own = json.dumps([here(), engine]).encode()
     if rank == 0:
-        verdict = _judge(board, timeout) | {"engine": engine}
+        verdict = _judge(board, own, seconds)
         board.put(_VERDICT, json.dumps(verdict).encode())
     else:
-        # A little longer than rank 0 waits, so that rank 0 has time to say who is missing.
-        if not _came(board.store, [f"{_VERDICT}/0"], timeout + timedelta(seconds=2)):
-            raise GroupTimeout(_missing(board, timeout))
-        verdict = json.loads(board.read(_VERDICT, 0))
+        board.put(_PLACE, own)
+        # A little longer than rank 0 waits, so that rank 0 has time to report who is missing.
+        found = board.find(_VERDICT, 0, seconds + 2)
+        if found is None:
+            raise GroupTimeout(_missing(board, seconds))
+        verdict = json.loads(found)
     if "key" not in verdict:
-        raise GroupTimeout(verdict["sentence"])
+        raise (MismatchError if verdict["differs"] else GroupTimeout)(verdict["sentence"])
     try:
         board_of_all = partial(board.some, "islands", range(size))
         ranks = Processes(rank, size, verdict["key"], board_of_all, verdict["spread"], room)
@@ -71,24 +74,22 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int 
         raise GroupTimeout.of(error) from None
 
 
-def _judge(board: StoreBoard, timeout: timedelta) -> dict[str, Any]:
-    if not _came(board.store, [f"{_PLACE}/{rank}" for rank in range(board.size)], timeout):
-        return {"sentence": _missing(board, timeout)}
-    places = [json.loads(board.read(_PLACE, rank)) for rank in range(board.size)]
-    return {"key": secrets.token_hex(16), "spread": any(place != places[0] for place in places)}
+def _judge(board: Board, own: bytes, seconds: float) -> dict[str, Any]:
+    came = board.gather(_PLACE, own, seconds)
+    if None in came:
+        return {"sentence": _missing(board, seconds), "differs": False}
+    places, engines = zip(*(json.loads(one) for one in came if one is not None), strict=True)
+    spread = any(place != places[0] for place in places)
+    try:
+        check_same_engine([engine or fitting_engine(spread) for engine in engines])
+    except MismatchError as error:
+        return {"sentence": str(error), "differs": True}
+    return {"key": secrets.token_hex(16), "spread": spread, "engine": engines[0]}
 
 
-def _missing(board: StoreBoard, timeout: timedelta) -> str:
+def _missing(board: Board, seconds: float) -> str:
     size, there = board.size, board.present(_PLACE)
     missing = [rank for rank in range(size) if rank not in there]
     if not missing:
-        return f"init: rank 0 of {size} did not answer within {timeout.total_seconds():g} s"
-    return f"init: {name_ranks(missing)} of {size} did not come within {timeout.total_seconds():g} s"
-
-
-def _came(store: dist.Store, keys: list[str], timeout: timedelta) -> bool:
-    try:
-        store.wait(keys, timeout)
-    except RuntimeError:  # what every kind of store raises when the time is up
-        return False
-    return True
+        return f"init: rank 0 of {size} did not answer within {seconds:g} s"
+    return f"init: {name_ranks(missing)} of {size} did not arrive within {seconds:g} s"

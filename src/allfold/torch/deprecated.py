@@ -1,4 +1,4 @@
-"""Names that still work and will be removed; each warns and says what to use instead."""
+"""Names that still work but will be removed; each warns and says what to use instead."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DataParallel(DistributedDataParallel):
             gradient_as_bucket_view=True,
         )
         if compress is not None:
-            # By its own name torch allows this hook only with NCCL.
+            # Wrapped, because torch allows a hook of this name with NCCL only.
             self.register_comm_hook(group, lambda state, bucket: bf16_compress_hook(state, bucket))
 
 

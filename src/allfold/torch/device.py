@@ -1,13 +1,13 @@
-"""The collectives of a group on tensors of one kind of device, one call of the engine each. Everything here blocks."""
+"""A group's collectives on tensors of one kind of device."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -15,18 +15,22 @@ from ..collectives import COLLECTIVES
 from ..communicator.communicator import Communicator
 from ..communicator.messages import Pending
 from ..division import Lengths
-from ..errors import UsageError
-from .tensors import as_moved, check_reducible, is_plain, plain, to_dlpack
+from ..engines.buffer import overlap, put_back
+from ..engines.engine import Entry
+from ..errors import CollectiveTimeout, UsageError
+from .tensors import as_moved, check_reducible, is_ready, plain, to_dlpack, unwrapped
+from .work import DONE, NO_TIMEOUT, CallQueue, GroupTimeout
 
 _NAMES = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")  # as torch's RedOpType counts them
-Counts = list[int] | list[list[int]]
 _PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
+_CODES = {name: code for code, name in enumerate(COLLECTIVES)}
+Counts = list[int] | list[list[int]]
 
 
 class Reduction(NamedTuple):
     """An operation by the engine's name, and the factor that every contribution is multiplied by first."""
 
-    name: str
+    name: str | None
     factor: float | Tensor | None = None
 
     @staticmethod
@@ -35,131 +39,132 @@ class Reduction(NamedTuple):
         if kind < len(_REDUCTIONS):
             return _REDUCTIONS[kind]
         if kind == _PREMUL_SUM:
-            # Before torch 2.12 an operation gives its factor only when it is pickled.
+            # Before torch 2.12 only the pickled form of an operation shows its factor.
             return Reduction("sum", op.factor if hasattr(op, "factor") else op.__getstate__()[1])
         raise UsageError(f"unknown operation {op}; known: {', '.join(_NAMES)}, premul_sum")
 
 
 _REDUCTIONS = [Reduction(name) for name in _NAMES]
-SUM = _REDUCTIONS[0]
+SUM, NO_REDUCTION = _REDUCTIONS[0], Reduction(None)
 
 
 class Device(ABC):
-    """A group's calls on tensors of one kind of device."""
+    """A group's calls on tensors of one kind of device, in the order in which they are made.
+
+    A collective on tensors that the engine can use directly is one call of the engine (`submit`). Everything else
+    (several calls, or copies around one) is a function that makes those calls (`compose`).
+    """
+
+    queue: CallQueue | None = None
+    """Where background calls wait for their turn, if the device has no streams."""
+    enter: Entry
+    """Makes one call of the engine on tensors that it can use directly, after all earlier calls. Returns a ticket if the
+    call is async or in a stream."""
 
     def __init__(self, communicator: Communicator, seconds: float | None = None) -> None:
         self.communicator = communicator
         self.rank = communicator.rank
         self.size = communicator.size
         self.seconds = seconds
-        """A timeout that was set later; the communicator has the first one."""
+        """The timeout set with `Group.set_timeout`; None: the communicator's own."""
 
-    # How a call is made ----------------------------------------------------------------------------------------------
+    # Making a call ---------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def at_once(
-        self, name: str, source: Tensor | None, target: Tensor, op: str | None, root: int, opts: Any, results: Any
-    ) -> Any:
-        """The fast path: make a call that needs nothing but the engine. None if it is not such a call."""
-
-    @abstractmethod
     def submit(
-        self, run: Callable[[Any, float | None], None], opts: Any, results: Any, tensors: Sequence[Tensor]
+        self, name: str, source: Tensor | None, target: Tensor, reduction: Reduction, root: int, opts: Any
     ) -> Any:
-        """Make a call of any kind, `run(device, timeout)`, after those made before it; what torch waits for."""
+        """Make a call that needs nothing but the engine. Returns what torch waits for; None if it is not such a call."""
+        queue, is_async, seconds = self.queue, opts.asyncOp, self.seconds
+        if (
+            reduction.factor is not None
+            or target.requires_grad  # `collective` marks it as changed
+            or not is_ready(target)
+            or (source is not None and (source.is_cpu != target.is_cpu or not is_ready(source)))
+        ):
+            return None
+        if queue is not None and (
+            queue.open  # it must not overtake queued calls
+            or (is_async and source is not None and overlap(source, target))  # it needs a copy, and a thread to make it
+        ):
+            return None
+        if is_async or queue is None:
+            # In other calls torch's functions set no timeout, and reading it takes noticeable time in small calls.
+            seconds = self._timeout_of(opts)
+        try:
+            ticket = self.enter(_CODES[name], source, target, reduction.name, root, None, is_async, seconds, None)
+        except CollectiveTimeout as error:
+            raise GroupTimeout.of(error) from None
+        return self.in_flight(ticket, source, target) if is_async else DONE
+
+    def compose(self, run: Callable[[float | None], None], opts: Any, results: Any, tensors: Sequence[Tensor]) -> Any:
+        """Make a call of any kind, `run(timeout)`. Returns what torch waits for."""
+        try:
+            return self.around(partial(run, self._timeout_of(opts)), opts.asyncOp, results, tensors)
+        except CollectiveTimeout as error:
+            raise GroupTimeout.of(error) from None
+
+    def _timeout_of(self, opts: Any) -> float | None:
+        asked = opts.timeout
+        return asked.total_seconds() if asked > NO_TIMEOUT else self.seconds
 
     @abstractmethod
-    def call(
+    def in_flight(self, ticket: Any, source: Tensor | None, target: Tensor) -> Any:
+        """The object that torch waits on, for an async call that the engine has begun."""
+
+    @abstractmethod
+    def around(self, action: Callable[[], None], is_async: bool, results: Any, tensors: Sequence[Tensor]) -> Any:
+        """Run an action that makes calls of the engine. Returns what torch waits for."""
+
+    @abstractmethod
+    def gather_numbers(self, numbers: list[int], timeout: float | None) -> Tensor:
+        """All ranks' numbers, one row per rank, in main memory. Part of a call that `compose` makes."""
+
+    def finish(self) -> None:  # noqa: B027 - does nothing by default
+        """Wait for all calls in streams, and raise their errors."""
+
+    @abstractmethod
+    def close(self, patience: float) -> None:
+        """Leave the group. Calls in flight get this many seconds to finish."""
+
+    # The parts of a call ---------------------------------------------------------------------------------------------
+
+    def collective(
         self,
         name: str,
         source: Tensor | None,
         target: Tensor | None,
-        op: str | None = None,
+        reduction: Reduction = NO_REDUCTION,
         root: int = 0,
-        timeout: float | None = None,
-        counts: Lengths | None = None,
-    ) -> None:
-        """One call of the engine on plain tensors; in-place collectives have their tensor as the target."""
-
-    def finish(self) -> None:  # noqa: B027 - nothing is the default
-        """Return when all calls have ended that do not block the host, and raise what went wrong in them."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """End all calls, here and on all other ranks."""
-
-    @abstractmethod
-    def close(self, patience: float) -> None:
-        """Leave. Calls that nobody waited for may take this many seconds to finish."""
-
-    # The collectives -------------------------------------------------------------------------------------------------
-
-    def all_reduce(self, tensor: Tensor, reduction: Reduction, timeout: float | None = None) -> None:
-        check_reducible("all_reduce", tensor)
-        work = _contribution(tensor, reduction)
-        self.call("all_reduce", None, work, reduction.name, 0, timeout)
-        bring_home(work, tensor)
-
-    def reduce(self, tensor: Tensor, root: int, reduction: Reduction, timeout: float | None = None) -> None:
-        check_reducible("reduce", tensor)
-        work = _contribution(tensor, reduction)
-        if self.rank != root and shares_memory(work, tensor):
-            work = work.clone()  # the engine uses it as workspace; torch leaves it alone
-        self.call("reduce", None, work, reduction.name, root, timeout)
-        if self.rank == root:
-            bring_home(work, tensor)
-
-    def broadcast(self, tensor: Tensor, root: int, timeout: float | None = None) -> None:
-        work = plain(tensor)
-        self.call("broadcast", None, as_moved(work), None, root, timeout)
-        if self.rank != root:
-            bring_home(work, tensor)
-
-    # `counts`: the elements of the parts, where they differ; of an all_to_all, those of all ranks.
-
-    def all_gather(
-        self, tensor: Tensor, output: Tensor, timeout: float | None = None, counts: Counts | None = None
-    ) -> None:
-        self._into("all_gather", tensor, output, counts, timeout=timeout)
-
-    def all_to_all(
-        self, tensor: Tensor, output: Tensor, timeout: float | None = None, counts: Counts | None = None
-    ) -> None:
-        self._into("all_to_all", tensor, output, counts, timeout=timeout)
-
-    def reduce_scatter(
-        self,
-        tensor: Tensor,
-        output: Tensor,
-        reduction: Reduction,
         timeout: float | None = None,
         counts: Counts | None = None,
     ) -> None:
-        check_reducible("reduce_scatter", tensor)
-        work = _contribution(tensor, reduction)
-        self._into("reduce_scatter", work, output, counts, op=reduction.name, timeout=timeout)
+        """One collective on any dense tensors. Those that the engine cannot take are copied, or moved as bytes.
 
-    def gather(self, tensor: Tensor, output: Tensor | None, root: int, timeout: float | None = None) -> None:
-        self._into("gather", tensor, output, root=root, timeout=timeout)
-
-    def scatter(self, output: Tensor, tensor: Tensor | None, root: int, timeout: float | None = None) -> None:
-        self._into("scatter", tensor, output, root=root, timeout=timeout)
-
-    def _into(
-        self, name: str, tensor: Tensor | None, output: Tensor | None, counts: Counts | None = None, **how: Any
-    ) -> None:
-        work = None if output is None else plain(output)
-        source, target = (None if one is None else as_moved(plain(one)) for one in (tensor, work))
+        `counts`: the lengths of the parts in elements, where they differ; for all_to_all, those of all ranks.
+        """
+        promise = COLLECTIVES[name]
+        is_written = promise.writes(self.rank == root)
+        work = None if target is None else plain(target)
+        sent = None if source is None else plain(source)
+        if reduction.name is not None:
+            # The contribution is the source, or in place the target.
+            if sent is not None:
+                sent = _contribution(name, sent, reduction)
+            elif work is not None:
+                work = _contribution(name, work, reduction)
+        if promise.in_place and promise.reduces and not is_written:
+            assert work is not None and target is not None
+            if shares_memory(work, target):
+                work = work.clone()  # the engine uses it as workspace, but torch promises to leave it unchanged
+        input, output = (None if one is None else as_moved(one) for one in (sent, work))
+        uneven: tuple[Lengths, ...] = ()
         if counts is not None:
-            assert output is not None and target is not None
-            moved = np.asarray(counts, np.int64) * (output.element_size() // target.element_size())  # as bytes, perhaps
-            how["counts"] = Lengths(COLLECTIVES[name], self.size, moved)
-        self.call(name, source, target, **how)
-        if work is not None and output is not None:
-            bring_home(work, output)
-
-    def barrier(self, timeout: float | None = None) -> None:
-        self.call("barrier", None, None, timeout=timeout)
+            assert target is not None and output is not None
+            moved = np.asarray(counts, np.int64) * (target.element_size() // output.element_size())  # as bytes, perhaps
+            uneven = (Lengths(promise, self.size, moved),)
+        self.enter(_CODES[name], input, output, reduction.name, root, None, False, timeout, None, *uneven)
+        if work is not None and target is not None and is_written:
+            copy_back(work, target)
 
     # Messages --------------------------------------------------------------------------------------------------------
 
@@ -167,32 +172,25 @@ class Device(ABC):
         return self.communicator.isend(to_dlpack(as_moved(plain(tensor))), destination, tag)
 
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> tuple[Pending, Callable[[], None] | None]:
-        """The message that will arrive, and what has to be done once it has arrived."""
+        """The pending receive, and a function to call once the message has arrived (None: nothing to do)."""
         work = plain(tensor)
         pending = self.communicator.irecv(to_dlpack(as_moved(work)), source, tag)
         is_there = shares_memory(work, tensor) and not tensor.requires_grad
-        return pending, None if is_there else lambda: bring_home(work, tensor)
+        return pending, None if is_there else lambda: copy_back(work, tensor)
 
 
-def _contribution(tensor: Tensor, reduction: Reduction) -> Tensor:
-    work = plain(tensor)
-    if reduction.factor is None:
-        return work
+def _contribution(call: str, work: Tensor, reduction: Reduction) -> Tensor:
+    check_reducible(call, work)
     factor = reduction.factor
+    if factor is None:
+        return work
     return (work * (factor.to(work.dtype) if isinstance(factor, Tensor) else factor)).to(work.dtype)
 
 
 def shares_memory(work: Tensor, tensor: Tensor) -> bool:
-    return work is tensor or (is_plain(tensor) and work.data_ptr() == tensor.data_ptr())
+    return work.data_ptr() == unwrapped(tensor).data_ptr()
 
 
-def bring_home(work: Tensor, tensor: Tensor) -> None:
-    """Copy a result to where it was asked for, unless it is there already."""
-    if not shares_memory(work, tensor):
-        tensor.detach().copy_(work)
-    elif tensor.requires_grad:
-        torch.autograd.graph.increment_version(tensor)  # torch's backward then refuses what was saved before
-
-
-def ints(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)
+def copy_back(work: Tensor, tensor: Tensor) -> None:
+    """Copy a result into the caller's tensor, unless it is there already."""
+    put_back(unwrapped(tensor), work)

@@ -1,6 +1,6 @@
-"""Other devices of a group: with `cpu:allfold,cuda:nccl`, nccl handles CUDA tensors, and is set up on first use.
+"""Devices that another backend serves: with `cpu:allfold,cuda:nccl`, NCCL takes CUDA tensors. It is created on first use.
 
-Where CUDA tensors are allfold's own, they are handled in cuda.py.
+Where allfold serves CUDA tensors, see cuda.py.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
 def make_backend(
     group: dist.ProcessGroup, device: torch.device, store: dist.Store, timeout: timedelta, ranks: list[int]
 ) -> Any:
-    """The backend of another device. All ranks take part in the call, as in the first use of a device."""
+    """Create the backend that serves another device. Collective."""
     name = backends_of(group).get(device.type, "allfold")
     if name == "allfold":
         raise UsageError(
-            f"the tensor is on {device}, and allfold serves CPU and CUDA tensors; move it there with .cpu(), or name a backend "
-            f'for it too: init_process_group("cpu:allfold,{device.type}:…")'
+            f"the tensor is on {device}, but allfold takes only CPU and CUDA tensors; move it with .cpu(), or name a backend "
+            f'for {device.type}: init_process_group("cpu:allfold,{device.type}:…")'
         )
     rank, size = group.rank(), group.size()
     store = dist.PrefixStore(f"{device.type}/", store)
     if name == "gloo":
         made = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
-        # A rank that leaves at once would close connections that others have not found to be made yet.
+        # Otherwise a rank that leaves at once would close connections that other ranks are still opening.
         c10d._store_based_barrier(rank, store, "made", size, timeout)
         return made
     if name == "nccl":
@@ -47,7 +47,7 @@ def make_backend(
     plugin = dist.Backend._plugins.get(name.upper())
     if plugin is None:
         raise UsageError(
-            f"this group was asked to serve {device.type} with {name}, which allfold does not know how to make"
+            f"this group uses the backend {name} for {device.type} tensors, and allfold cannot create that backend"
         )
     if not plugin.extended_api:
         return plugin.creator_fn(store, rank, size, timeout)

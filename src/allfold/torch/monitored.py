@@ -1,10 +1,10 @@
-"""monitored_barrier: a barrier that says who did not arrive. Made of messages, so that a failed one breaks nothing.
+"""monitored_barrier: a barrier that reports who did not arrive. It is made of messages, so the group survives a failed one.
 
-Everybody reports to rank 0 and waits for its verdict. The tag of the messages is the number of the barrier, which goes
-up only when a barrier succeeds: a rank that missed a failed barrier counts in the next one. What was still to be
-received when a barrier failed is received in the next. Reports hold the sender's attempt and verdicts repeat it, so
-that a rank does not take a bad verdict on an attempt that it gave up for the verdict on its new one. The wording of the
-errors is gloo's, which people search for.
+Every rank reports to rank 0 and waits for its verdict. The messages' tag is the number of the barrier, which increases
+only when a barrier succeeds, so a rank that missed a failed barrier takes part in the next one. Receives that were
+pending when a barrier failed are used by the next. A report contains the sender's attempt, and the verdict repeats it, so
+that a rank does not mistake a bad verdict on an earlier attempt for the one it waits for. The errors use gloo's wording,
+because people search for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import AllfoldError
 from .device import Device
 from .work import GroupTimeout
 
-_TAGS = 2**20  # how many barriers until a tag is used again
+_TAGS = 2**20  # barriers before a tag is used again
 _REPORT, _VERDICT = (2**31 - 3 - kind * _TAGS for kind in (1, 2))
 
 
@@ -44,7 +44,7 @@ class Monitor:
         reports = {rank: self._expect(device, rank, _REPORT) for rank in range(1, device.size)}
         missing: list[int] = []
         for rank, (report, _) in reports.items():
-            if not _came(report, deadline):
+            if not _arrives(report, deadline):
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
@@ -54,7 +54,7 @@ class Monitor:
                 device.send(_numbers(not missing, int(attempt[0])), rank, _VERDICT - self._number)
         if missing and seconds <= 0:
             raise GroupTimeout(
-                f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms: rank {missing[0]} had not come"
+                f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms: rank {missing[0]} had not arrived"
             )
         if missing:
             names = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
@@ -65,13 +65,13 @@ class Monitor:
         device.send(_numbers(self._attempt, 0), 0, _REPORT - self._number)
         reason = f"it did not answer within {seconds:g} s"
         pending, verdict = self._expect(device, 0, _VERDICT)
-        while _came(pending, deadline):
+        while _arrives(pending, deadline):
             del self._awaited[0]
             good, attempt = verdict.tolist()
             if good:
                 return
             if attempt == self._attempt:
-                reason = "it said that somebody did not come"
+                reason = "it reported that a rank did not arrive"
                 break
             pending, verdict = self._expect(device, 0, _VERDICT)
         raise GroupTimeout(
@@ -86,10 +86,10 @@ class Monitor:
         return self._awaited[rank]
 
 
-def _came(pending: Pending, deadline: float) -> bool:
+def _arrives(pending: Pending, deadline: float) -> bool:
     try:
         pending.wait(max(0.0, deadline - time.monotonic()))
-    except AllfoldError:  # too late, or the rank is gone: either way it does not arrive
+    except AllfoldError:  # too late, or the rank is lost
         return False
     return True
 

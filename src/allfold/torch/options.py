@@ -1,4 +1,4 @@
-"""The options of calls: as torch gives them, or made from what its other forms of the same calls take instead."""
+"""The options of calls. torch passes them as an object, or in other forms of the same calls as single arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def listed(tensors: Any) -> Any:
 
 
 def plain_options(kind: Any, opts: Any, timeout: Any = None) -> Any:
-    """The options of a call: as given, or made from what torch's other forms of the call take instead."""
+    """The options of a call: as given, or made from a timeout."""
     if isinstance(opts, timedelta):
         opts, timeout = None, opts
     if opts is None:

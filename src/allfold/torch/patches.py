@@ -1,7 +1,7 @@
-"""Two functions of torch.distributed that refuse groups like ours, with a second entrance for these.
+"""Replaces two functions of torch.distributed that reject our groups.
 
-`monitored_barrier` refuses every backend but gloo, and `split_group` every group without an accelerator. For our groups
-the call goes to the group; for all others torch's own function runs.
+`monitored_barrier` rejects every backend but gloo, and `split_group` every group without an accelerator. The replacements
+call a method of our groups; for all others they call torch's own function.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MARK = "_allfold_entrance"
 
 
 def open_entrances() -> None:
-    """Called when the first group is made, so that torch stays as it is for programs that never use allfold."""
+    """Called when the first group is created, so that torch is unchanged in programs that never use allfold."""
     _open("monitored_barrier", _monitored_barrier)
     _open("split_group", _split_group)
     _keep_the_compiler_out()
 
 
 def _keep_the_compiler_out() -> None:
-    """At a graph break, torch.compile also looks into what the call calls, and fails on groups: exclude those.
+    """Exclude our methods from torch.compile: at a graph break it also compiles what the call calls, and fails on groups.
 
-    Set in the frame evaluator itself, so that programs that compile nothing need not import the compiler.
+    This is set in the frame evaluator itself, so that programs that compile nothing need not import the compiler.
     """
     frames = torch._C._dynamo.eval_frame
     if not hasattr(frames, "set_code_exec_strategy"):
@@ -45,7 +45,7 @@ def _keep_the_compiler_out() -> None:
 
 
 def _open(name: str, ours: Callable[..., Any]) -> None:
-    """Replace one of torch's functions, once, with one that calls `ours` for our groups."""
+    """Replace one of torch's functions, once, by one that calls `ours` for our groups."""
     theirs = getattr(c10d, name, None)
     if theirs is None or hasattr(theirs, _MARK):
         return

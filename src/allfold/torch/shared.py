@@ -1,4 +1,4 @@
-"""Tensors in memory that the ranks share: collectives of torch.distributed on them, their views and slices copy nothing."""
+"""Tensors in memory that the ranks share: collectives on them, and on their views and slices, copy nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def empty(
     group: Any = None,
     device: torch.device | str | int | None = None,
 ) -> torch.Tensor:
-    """`torch.empty`, in memory that the ranks share: of this host, or with `device="cuda"` of a GPU.
+    """`torch.empty` in memory that the ranks of this host share, or with `device="cuda"` in memory of a GPU.
 
     An all_reduce of such a tensor costs less than a copy of it. `group` is a process group of the backend "allfold" or,
-    for main memory, a communicator of allfold; None takes torch's default group. The memory is freed with the last view
-    of it. On a GPU all ranks of the group make a tensor together, with the same size; its memory is free for another
-    one when all of them have let it go; and all must give the same part of the same tensor to a call.
+    for main memory, a communicator of allfold; None is torch's default group. The memory is freed with the last view
+    of it. On a GPU the function is collective: all ranks of the group call it, with the same size. The memory is reused
+    once all of them have dropped the tensor, and in a call all of them must pass the same part of the same tensor.
 
     >>> x = allfold.torch.empty(2, 2)
     >>> x[:] = 1
@@ -34,7 +34,7 @@ def empty(
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
     if not all(isinstance(length, int) and length >= 0 for length in shape):
-        raise UsageError(f"empty: expected lengths from 0 up, not {shape}")
+        raise UsageError(f"empty: expected non-negative lengths, not {shape}")
     wanted = torch.get_default_dtype() if dtype is None else dtype
     where = torch.device("cpu" if device is None else device)
     if where.type == "cuda":
@@ -50,7 +50,7 @@ def _on_gpu(group: Any, bytes: int, device: torch.device) -> torch.Tensor:
     from .group import Group
 
     if isinstance(group, Communicator):
-        raise UsageError("empty: on a GPU it takes a process group of torch, not a communicator")
+        raise UsageError('empty: with device="cuda", pass a process group of torch, not a communicator')
     communicator_of("empty", group)
     found = torch.distributed.group.WORLD if group is None else group
     assert isinstance(found, Group)
@@ -58,17 +58,17 @@ def _on_gpu(group: Any, bytes: int, device: torch.device) -> torch.Tensor:
         device = torch.device("cuda", torch.cuda.current_device())
     served = found.serving(device)
     if not isinstance(served, Gpu):
-        raise UsageError(f"empty: CUDA tensors of this group are served by {type(served).__name__}, not by allfold")
+        raise UsageError("empty: another backend serves CUDA tensors in this group, not allfold")
     return served.empty(bytes, device)
 
 
 def communicator_of(caller: str, given: Any) -> Communicator:
-    """The communicator that is meant: the given one, that of a process group, or that of torch's default group."""
+    """The given communicator, or that of the given process group; None: that of torch's default group."""
     found = given
     if found is None:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise UsageError(
-                f"{caller}: there is no communicator; give it one (from allfold.init() or allfold.spawn), or call "
+                f"{caller}: no communicator; pass one (from allfold.init() or allfold.spawn), or call "
                 'torch.distributed.init_process_group("allfold") first'
             )
         found = torch.distributed.group.WORLD

@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors: everybody gets everybody's entries, and adds them up."""
+"""all_reduce of sparse tensors: every rank gathers the entries of all ranks and adds them up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..errors import MismatchError, UsageError
-from .device import Device, Reduction, ints
-from .tensors import in_a_row
+from .device import Device, Reduction
+from .tensors import concatenated
 
 
 def all_reduce(device: Device, tensor: Tensor, reduction: Reduction, timeout: float | None) -> None:
@@ -15,8 +15,7 @@ def all_reduce(device: Device, tensor: Tensor, reduction: Reduction, timeout: fl
         raise UsageError(f"all_reduce: sparse tensors can be reduced with sum and avg, not with {reduction.name}")
     local = tensor.detach().coalesce()
     shape = [local.sparse_dim(), local.dense_dim(), *local.shape]
-    facts = torch.empty((device.size, 1 + len(shape)), dtype=torch.int64)
-    device.all_gather(ints([local._nnz(), *shape]), facts, timeout)
+    facts = device.gather_numbers([local._nnz(), *shape], timeout)
     for rank in range(device.size):
         if facts[rank, 1:].tolist() != shape:
             sparse, dense, *lengths = (int(value) for value in facts[rank, 1:])
@@ -35,11 +34,11 @@ def all_reduce(device: Device, tensor: Tensor, reduction: Reduction, timeout: fl
 
 
 def _gather_columns(device: Device, columns: Tensor, counts: list[int], timeout: float | None) -> Tensor:
-    """All ranks' columns, one after the other. They are sent as rows, padded to the number of the longest."""
+    """All ranks' columns, one rank after the other. They are sent as rows, padded to the longest rank's number."""
     longest = max(counts)
     rows = columns.movedim(-1, 0).contiguous()
     padded = rows.new_zeros((longest, *rows.shape[1:]))
     padded[: len(rows)] = rows
     table = padded.new_empty((device.size, *padded.shape))
-    device.all_gather(padded, table, timeout)
-    return in_a_row([table[rank, :count] for rank, count in enumerate(counts)]).movedim(0, -1)
+    device.collective("all_gather", padded, table, timeout=timeout)
+    return concatenated([table[rank, :count] for rank, count in enumerate(counts)]).movedim(0, -1)

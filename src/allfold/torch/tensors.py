@@ -1,4 +1,4 @@
-"""Tensors for the engine: dense, contiguous, on the right device; and errors about those that are not."""
+"""Checks of tensors, and their conversion to what the engine takes: dense and contiguous, on the right device."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from torch import Tensor
 from torch.utils.dlpack import to_dlpack as to_dlpack  # type: ignore[attr-defined]  # documented, and not exported
 
 from ..dtypes import DTYPES
+from ..engines.buffer import contiguous
 from ..errors import UsageError
 
 # The types that the engine can reduce. All others can still be moved, as bytes.
 ENGINE_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
+SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call
 _STRIDED = torch.strided
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """True if the tensor's memory can be taken as it is."""
+    """True if the tensor's memory can be used directly."""
     return (
         tensor.__class__ in _ORDINARY
         and tensor.layout is _STRIDED
@@ -28,10 +30,9 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def is_ready(tensor: Tensor) -> bool:
-    """True if the engine can take the tensor as it is: plain, in main memory, of a type that it knows."""
-    return (  # not by `is_plain`: small calls notice another function
-        tensor.is_cpu
-        and tensor.__class__ in _ORDINARY
+    """True if the engine can use the tensor directly: plain, and of a type that it knows."""
+    return (  # not by `is_plain`: another function takes noticeable time in small calls
+        tensor.__class__ in _ORDINARY
         and tensor.dtype in ENGINE_DTYPES
         and tensor.layout is _STRIDED
         and tensor.is_contiguous()
@@ -40,19 +41,17 @@ def is_ready(tensor: Tensor) -> bool:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The tensor without its autograd history, contiguous: itself, or a copy."""
-    tensor = _unwrapped(tensor)
-    if is_plain(tensor):
-        return tensor.detach() if tensor.requires_grad else tensor
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    """The tensor without its autograd history, contiguous: a view if possible, else a copy."""
+    made: Tensor = contiguous("", unwrapped(tensor))
+    return made
 
 
 def as_moved(tensor: Tensor) -> Tensor:
-    """A plain tensor in a type that the engine can move: as bytes, if the engine does not know its type."""
+    """A plain tensor, viewed as bytes if the engine does not know its type."""
     return tensor if tensor.dtype in ENGINE_DTYPES else tensor.reshape(-1).view(torch.uint8)
 
 
-def check(call: str, *tensors: Any, allows_sparse: bool = False) -> None:
+def check(call: str, *tensors: Any) -> None:
     """Raise unless all of these are tensors that this backend supports, on one device."""
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
@@ -62,7 +61,7 @@ def check(call: str, *tensors: Any, allows_sparse: bool = False) -> None:
                 f"{call}: a tensor is on {tensor.device}, another one of the same call on {tensors[0].device}; all must be "
                 "on the same device"
             )
-        if tensor.layout is not _STRIDED and not allows_sparse:
+        if tensor.layout is not _STRIDED:
             raise UsageError(
                 f"{call}: the tensor is sparse ({tensor.layout}); only all_reduce on the CPU takes sparse tensors "
                 "(torch.sparse_coo). Make it dense with .to_dense()"
@@ -70,7 +69,7 @@ def check(call: str, *tensors: Any, allows_sparse: bool = False) -> None:
 
 
 def check_times(call: str, what: str, whole: Tensor, size: int, part_name: str, part: Tensor) -> None:
-    """Raise unless one tensor is as long as the other, one for each rank, and of its type."""
+    """Raise unless `whole` has the type of `part`, and `size` times its elements."""
     if whole.numel() != size * part.numel() or whole.dtype != part.dtype:
         raise UsageError(
             f"{call}: the {what} is {describe(whole)} and the {part_name} {describe(part)}; expected the same type, and "
@@ -115,15 +114,13 @@ def joined(tensors: list[Tensor]) -> Tensor | None:
         place += tensor.numel() * step
     total = sum(tensor.numel() for tensor in tensors)
     storage = first.untyped_storage()
-    if (
-        total == 0 or place > storage.data_ptr() + storage.nbytes()
-    ):  # neighbours by chance, in memory of different owners
+    if total == 0 or place > storage.data_ptr() + storage.nbytes():  # adjacent by chance, in different storages
         return None
     return first.detach().as_strided((total,), (1,), first.storage_offset())
 
 
-def in_a_row(tensors: list[Tensor]) -> Tensor:
-    """A copy of all of these, one after the other. Not torch.cat: under autocast it changes or refuses types."""
+def concatenated(tensors: list[Tensor]) -> Tensor:
+    """A copy of all of these, one after the other. Not by torch.cat, which changes or rejects types under autocast."""
     whole = tensors[0].new_empty((sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:]))
     start = 0
     for tensor in tensors:
@@ -132,8 +129,8 @@ def in_a_row(tensors: list[Tensor]) -> Tensor:
     return whole
 
 
-def _unwrapped(tensor: Tensor) -> Tensor:
-    """A tensor with memory. The result of a functional collective has one inside; other wrappers are refused."""
+def unwrapped(tensor: Tensor) -> Tensor:
+    """A tensor that has memory: the result of a functional collective is unwrapped, other wrappers are rejected."""
     if tensor.__class__ in _ORDINARY:
         return tensor
     if hasattr(tensor, "trigger_wait"):  # torch's AsyncCollectiveTensor
@@ -141,6 +138,6 @@ def _unwrapped(tensor: Tensor) -> Tensor:
         return inside
     if hasattr(tensor, "__tensor_flatten__"):
         raise UsageError(
-            f"a {type(tensor).__name__} has no memory of its own; give the tensor inside it (of a DTensor: .to_local())"
+            f"a {type(tensor).__name__} has no memory of its own; pass the tensor inside it (of a DTensor: .to_local())"
         )
     return tensor.as_subclass(Tensor)

@@ -1,4 +1,4 @@
-"""What a call on a group returns: something to wait for. And the line (queue) of calls that nobody waits for."""
+"""The objects that torch waits on, one class per kind of call; and the queue of a group's background calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..communicator.handle import Handle
 from ..communicator.messages import Pending
 from ..errors import AllfoldError, CollectiveTimeout
 
-_FOR_EVER = timedelta(0)  # what torch passes where no timeout was given
+NO_TIMEOUT = timedelta(0)  # torch passes this, or less, where no timeout was given
 
 
 class GroupTimeout(CollectiveTimeout, dist.DistBackendError):
@@ -23,17 +23,19 @@ class GroupTimeout(CollectiveTimeout, dist.DistBackendError):
 
     @classmethod
     def of(cls, error: CollectiveTimeout) -> GroupTimeout:
-        return cls(f"{error}; if that is to be expected, set a longer timeout in init_process_group or new_group")
+        if isinstance(error, cls):  # from a background call that this one waited for
+            return error
+        return cls(f"{error}; if this is expected, set a longer timeout in init_process_group or new_group")
 
 
 class GroupDestroyed(AllfoldError, dist.DistBackendError):
     """A call on a group that no longer exists."""
 
 
-class Done(dist._Work):
-    """A call that was over before it returned. There is one of these for all such calls, since it holds nothing."""
+class DoneWork(dist._Work):
+    """A call that had ended when it returned. All such calls share one object, since it holds nothing."""
 
-    def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         return True
 
     def is_completed(self) -> bool:
@@ -57,11 +59,11 @@ class Done(dist._Work):
         return future
 
 
-DONE = Done()
+DONE = DoneWork()
 
 
 class Awaited(dist._Work):
-    """What follows from `wait`, `is_completed` and `exception`, which each subclass below implements."""
+    """The methods that follow from `wait`, `is_completed` and `exception`, which each subclass implements."""
 
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
@@ -71,26 +73,26 @@ class Awaited(dist._Work):
 
 
 class QueuedCall(Awaited):
-    """A call that stands in line. Its tensors belong to it until it is over."""
+    """A call in a queue. It keeps its tensors until it has ended."""
 
     def __init__(self, action: Callable[[], None], results: Any) -> None:
         super().__init__()
         self._action: Callable[[], None] | None = action
         self._results = results
         self._error: BaseException | None = None
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._future: torch.futures.Future[Any] | None = None
         self._lock = threading.Lock()
 
-    def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
-        if not self._over.wait(_seconds(timeout)):
-            raise GroupTimeout(f"wait: the call was not over within {timeout.total_seconds():g} s; it goes on")
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        if not self._ended.wait(_seconds(timeout)):
+            raise GroupTimeout(f"wait: the call was not done within {timeout.total_seconds():g} s; it continues")
         if self._error is not None:
             raise self._error
         return True
 
     def is_completed(self) -> bool:
-        return self._over.is_set()
+        return self._ended.is_set()
 
     def exception(self) -> BaseException | None:
         return self._error
@@ -104,27 +106,29 @@ class QueuedCall(Awaited):
             is_new = self._future is None
             if self._future is None:
                 self._future = torch.futures.Future()
-            future, over = self._future, self._over.is_set()
-        if is_new and over:  # the thread that ended the call saw no future, and left it to us
+            future, has_ended = self._future, self._ended.is_set()
+        if is_new and has_ended:  # the thread that ended the call saw no future, so it is settled here
             self.settle(future)
         return future
 
-    # For the line ----------------------------------------------------------------------------------------------------
+    # For the queue ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         assert self._action is not None
         try:
-            # Inference mode is per thread; inside it, inference tensors and ordinary ones may both be written.
+            # Inference mode is per thread. In it, both inference tensors and ordinary ones may be written.
             with torch.inference_mode():
                 self._action()
-        except BaseException as error:  # whatever it is, it is raised where somebody waits
+        except CollectiveTimeout as error:
+            self._error = GroupTimeout.of(error)
+        except BaseException as error:  # of any kind: `wait` raises it
             self._error = error
         self._action = None
 
     def end(self) -> torch.futures.Future[Any] | None:
-        """Wake those who wait. Returns the future that the caller must now settle, if one was asked for."""
+        """Wake all waiting threads. Returns the future that the caller must now settle, if one was requested."""
         with self._lock:
-            self._over.set()
+            self._ended.set()
             return self._future
 
     def settle(self, future: torch.futures.Future[Any]) -> None:
@@ -135,16 +139,16 @@ class QueuedCall(Awaited):
 
 
 class Posted(Awaited):
-    """A call that the engine makes in the background by itself."""
+    """A call that the engine makes in the background."""
 
-    def __init__(self, handle: Handle, results: Any, line: Line) -> None:
+    def __init__(self, handle: Handle, results: Any, queue: CallQueue) -> None:
         super().__init__()
         self._handle = handle
         self._results = results
-        self._line = line
+        self._queue = queue
         self._follower: QueuedCall | None = None
 
-    def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         try:
             self._handle.wait(_seconds(timeout))
         except CollectiveTimeout as error:
@@ -163,35 +167,35 @@ class Posted(Awaited):
 
     def get_future(self) -> torch.futures.Future[Any]:
         if self._follower is None:
-            # Some thread must wait for the engine and settle the future; the line has one, and keeps the order.
+            # A thread must wait for the engine and settle the future; the queue has one, and keeps the order.
             self._follower = QueuedCall(lambda: self._handle.wait(), self._results)
-            self._line.submit(self._follower)
+            self._queue.submit(self._follower)
         return self._follower.get_future()
 
 
 class MessageWork(Awaited):
-    """A message on its way. The engine moves it; nobody here has to."""
+    """A message on its way. The engine moves it, without a thread of the group."""
 
-    def __init__(self, pending: Pending, tensor: torch.Tensor, bring_home: Callable[[], None] | None) -> None:
+    def __init__(self, pending: Pending, tensor: torch.Tensor, copy_back: Callable[[], None] | None) -> None:
         super().__init__()
         self._pending = pending
         self._tensor = tensor
-        self._bring_home = bring_home  # from the contiguous copy that was received into
+        self._copy_back = copy_back  # from a contiguous tensor that the message is received into
         self._source = -1
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
 
-    def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         with self._lock:
             try:
-                came = self._pending.wait(_seconds(timeout))
+                received = self._pending.wait(_seconds(timeout))
             except CollectiveTimeout as error:
                 raise GroupTimeout.of(error) from None
-            if came is not None:
-                self._source = came.source
-            if self._bring_home is not None:
-                self._bring_home()
-                self._bring_home = None
+            if received is not None:
+                self._source = received.source
+            if self._copy_back is not None:
+                self._copy_back()
+                self._copy_back = None
         return True
 
     def is_completed(self) -> bool:
@@ -224,19 +228,19 @@ class MessageWork(Awaited):
             future.set_result([self._tensor])
 
 
-WORKS = (Done, QueuedCall, Posted, MessageWork)
+WORKS = (DoneWork, QueuedCall, Posted, MessageWork)
 
 
-class Line:
-    """The calls of a group that nobody waits for, one after the other, on threads of their own.
+class CallQueue:
+    """The background calls of a group, made one after the other on threads of their own.
 
-    A thread takes a call, makes it, and lets another thread continue before it settles the call's future: callbacks of
-    the future may make further calls on the group and wait for them.
+    A thread takes a call, makes it, and lets another thread continue before it settles the call's future, because
+    callbacks of the future may make further calls on the group and wait for them.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.open = 0  # calls in line that are not over: the caller's own calls must not overtake them
+        self.open = 0  # queued calls that have not ended: the caller's own calls must not overtake them
         self._tasks: deque[QueuedCall] = deque()
         self._turn = threading.Condition()
         self._busy = False
@@ -251,19 +255,19 @@ class Line:
                 self._hand_on()
 
     def drain(self, seconds: float) -> bool:
-        """Wait until all calls are over; whether that was in time."""
+        """Wait until all calls have ended. Returns False at the timeout."""
         with self._turn:
             return self._turn.wait_for(lambda: self.open == 0, seconds)
 
     def close(self) -> None:
-        """Let the threads end, once the calls in line are over."""
+        """Let the threads end once all queued calls have ended."""
         with self._turn:
             self._closed = True
             self._turn.notify_all()
 
     def _hand_on(self) -> None:
         if self._idle:
-            self._turn.notify_all()  # all, since `drain` waits for the same condition
+            self._turn.notify_all()  # all, since `drain` waits on the same condition
         else:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
@@ -288,7 +292,7 @@ class Line:
                     self._turn.notify_all()
             if future is not None:
                 task.settle(future)
-            del task, future  # and with them the tensors, which must not live on until the next call
+            del task, future  # and with them the tensors, which must not live until the next call
 
 
 def _error_of(work: Posted | MessageWork) -> BaseException | None:
@@ -300,4 +304,4 @@ def _error_of(work: Posted | MessageWork) -> BaseException | None:
 
 
 def _seconds(timeout: timedelta | None) -> float | None:
-    return timeout.total_seconds() if timeout is not None and timeout > _FOR_EVER else None
+    return timeout.total_seconds() if timeout is not None and timeout > NO_TIMEOUT else None

@@ -1,4 +1,4 @@
-"""Which algorithm from which size on: the path through the sizes that costs the least, changes included."""
+"""Choose an algorithm for each range of sizes: the cheapest path through the sizes, changes included."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ..engines.shared_memory.programs import MEMORIES
 from ..programs.compile import Programs
 from ..proved import programs_of
 from ..registry import algorithms
-from .caches import Floats
-from .model import Item
+from .timing import Measurement
 
 WORTH_SWITCHING = log(1.05)  # a change must gain this much, summed over the sizes
 WORTH_LEAVING_THE_RULE = log(1.02)  # and this much at every size, where the built-in rule says otherwise
@@ -25,33 +24,33 @@ S = TypeVar("S", bound=Hashable)
 
 @dataclass(frozen=True)
 class _State:
-    """What could be chosen: an algorithm, and whether to reach into arrays that lie in shared memory."""
+    """One possible choice: an algorithm, and True if it accesses arrays in shared memory directly."""
 
     algorithm: str
     reach: bool
 
 
 def choose(
-    ranks: int, items: Sequence[Item], times: Floats, any_order: bool = False, unrest: float = 0.0
+    ranks: int, measured: Sequence[Measurement], any_order: bool = False, unrest: float = 0.0
 ) -> dict[str, list[Choice]]:
-    """For every collective that was measured: which algorithm up to which size.
+    """Choose an algorithm up to each size, for every collective that was measured.
 
     One choice serves ordinary and shared arrays, and both count equally. A change of algorithm must pay off: every
     algorithm that is used has to be compiled, and differences of a few per cent are noise; more on a noisy machine.
     """
     found = {}
-    for collective in dict.fromkeys(item.collective for item in items):
+    for collective in dict.fromkeys(one.collective for one in measured):
         names = [
             name for name in algorithms(collective, ranks) if any_order or folds_from_left(collective, name, ranks)
         ]
         rule = choices(collective, ranks)
         twins = _twins(collective, ranks, names, [name for _, name, _ in rule])
         by_size: dict[int, dict[tuple[str, bool], float]] = {}
-        for item, seconds in zip(items, times, strict=True):
-            if item.collective == collective and item.algorithm in twins:
-                timed = by_size.setdefault(item.size, {})
-                key = (twins[item.algorithm], item.shared)
-                timed[key] = min(float(seconds), timed.get(key, inf))
+        for one in measured:
+            if one.collective == collective and one.algorithm in twins:
+                timed = by_size.setdefault(one.size, {})
+                key = (twins[one.algorithm], one.shared)
+                timed[key] = min(one.seconds, timed.get(key, inf))
         has_arrays = COLLECTIVES[collective].carries_data
         costs = {size: _costs(timed, has_arrays) for size, timed in sorted(by_size.items())}
         costs = {size: known for size, known in costs.items() if known}
@@ -72,7 +71,7 @@ def _best_row(costs: Mapping[int, Mapping[_State, float]], rule: Sequence[Choice
 
 
 def _twins(collective: str, ranks: int, names: Sequence[str], preferred: Sequence[str]) -> dict[str, str]:
-    """For every algorithm, one name for all that compile to the same programs: they differ only by chance.
+    """Map every algorithm to one name for all that compile to the same programs: they differ only by chance.
 
     With two ranks those are nearly all algorithms. A name that the built-in rule uses is preferred.
     """
@@ -86,7 +85,7 @@ def _twins(collective: str, ranks: int, names: Sequence[str], preferred: Sequenc
 
 
 def signature(programs: Programs) -> tuple[bytes, ...]:
-    """The same for programs that do the same."""
+    """A key that is equal for programs that do the same."""
     parts = [programs.starts.tobytes(), programs.length_of.tobytes(), str(programs.schedule.chunks).encode()]
     for lists in (programs.sources, programs.destinations, programs.waits, programs.reuse, programs.leave):
         parts += [lists.starts.tobytes(), lists.rank.tobytes(), lists.value.tobytes()]
@@ -111,10 +110,10 @@ def best_rows(
     worth_switching: float,
     limits: Sequence[int],
 ) -> list[tuple[int, S]]:
-    """For costs by size, the smallest size first: what to take up to which size. The path through the sizes with the
-    least cost, including the penalty of each choice and of changes; found by dynamic programming.
+    """The cheapest path through the sizes, as (up to which size, what to take); found by dynamic programming.
 
-    `limits`: those of the built-in rule, for changes about which the measurements do not say where they are.
+    `costs` has the smallest size first. A path pays the cost and the penalty of each choice, and for each change.
+    `limits` are those of the built-in rule: a change is put there if the measurements do not say where it belongs.
     """
     sizes = list(costs)
     ways: dict[S, tuple[float, list[S]]] = {}

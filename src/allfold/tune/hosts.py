@@ -1,4 +1,4 @@
-"""Tuning between hosts: time the ways in which an all_reduce can cross, and find which is the fastest from where on.
+"""Tuning between hosts: time the ways in which an all_reduce can cross, and choose the fastest for each range of sizes.
 
 Every rank of a run on several hosts calls `tune_hosts`. The ways take turns, size by size and round by round; a turn
 takes as long as it takes the slowest rank.
@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from math import inf, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..communicator.communicator import Communicator
 from ..documents import DocumentError, finite_at, list_at, object_at, text_at, whole_at
@@ -23,6 +25,7 @@ from ..engines.islands.engine import Islands
 from ..engines.shared_memory.tuning import TuningError
 from ..errors import UsageError
 from ..price.simulate.simulate import simulate
+from ..price.simulate.timeline import Timeline
 from ..price.topology.measured_hosts import hosts_as_measured
 from ..price.topology.topology import Topology
 from ..registry import schedule
@@ -30,15 +33,18 @@ from ..registry import schedule
 SIZES = tuple(4**power for power in range(5, 14))  # 1 KiB to 64 MiB
 SEGMENTS = (4 << 20, 16 << 20, 32 << 20)
 _ROUNDS, _MOST_CALLS = 5, 100
-_SMALL = 1 << 16  # bytes; what they take is the time of the call and its messages
+_FIT_ROUNDS, _MOST_FACTOR = 12, 64.0
+_LONG = 8 << 20
 _MOST_SIZE, _MOST_MEASUREMENTS = 1 << 50, 10_000
 
 Progress = Callable[[str, float], None]
+_Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class CrossingTiming:
-    """One size by one way."""
+    """The time of one size by one way."""
 
     bytes: int
     crossing: Crossing
@@ -46,7 +52,7 @@ class CrossingTiming:
 
     @property
     def way(self) -> str:
-        """In words, without what does not matter at this size."""
+        """The way in words, without what does not matter at this size."""
         if self.bytes <= self.crossing.leaders_up_to:
             return "leaders"
         parts = self.crossing.segments(self.bytes)
@@ -56,7 +62,7 @@ class CrossingTiming:
 
 @dataclass(frozen=True)
 class HostsRun:
-    """What was measured and chosen for some hosts."""
+    """The measurements and choices for some hosts."""
 
     tuned: Tuned
     date: str
@@ -77,14 +83,22 @@ class HostsRun:
         return hosts_as_measured(self.islands, self.network)
 
     def predicted(self) -> list[float | None]:
-        """What the simulation says of every timing."""
+        """The simulated time of every timing."""
         topology = self.topology()
-        return [None if topology is None else self._simulated(one, topology) for one in self.timings]
+        return [None if topology is None else self._timeline(one, topology).duration for one in self.timings]
 
-    def _simulated(self, timing: CrossingTiming, topology: Topology) -> float:
+    def message(self, timing: CrossingTiming) -> int:
+        """The length of the longest messages between hosts."""
+        topology = self.topology()
+        assert topology is not None
+        timeline, host = self._timeline(timing, topology), topology.host
+        crosses = host[timeline.source] != host[timeline.destination]
+        return max(1, int(timeline.bytes[crosses].max()))
+
+    def _timeline(self, timing: CrossingTiming, topology: Topology) -> Timeline:
         name, parameters = timing.crossing.schedule("all_reduce", self.islands, timing.bytes)
         made = schedule("all_reduce", name, self.ranks, **parameters)
-        return simulate(made, topology, timing.bytes, segments=timing.crossing.segments(timing.bytes)).duration
+        return simulate(made, topology, timing.bytes, segments=timing.crossing.segments(timing.bytes))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -119,13 +133,22 @@ def _network(value: object) -> MeasuredNetwork:
         latency, overhead, bandwidth, all_ranks = (
             finite_at(facts.get(name), name) for name in ("latency", "overhead", "bandwidth", "all_ranks")
         )
-        wires.append(Wire((here, there), latency, overhead, bandwidth, all_ranks))
+        wires.append(Wire((here, there), latency, overhead, bandwidth, all_ranks, _times(facts.get("sizes", []))))
     speeds = [inf if one.get(name) is None else finite_at(one[name], name, 1.0) for name in ("bus", "reduction")]
     return MeasuredNetwork(wires, *speeds)
 
 
+def _times(value: object) -> list[tuple[int, float]]:
+    """The times of messages, by their length."""
+    rows = [list_at(row, "a message", 2, 2) for row in list_at(value, "messages", 0, _MOST_MEASUREMENTS)]
+    found = [(whole_at(size, "a length", 1, _MOST_SIZE), finite_at(seconds, "a time", 1e-12)) for size, seconds in rows]
+    if any(here >= there for (here, _), (there, _) in pairwise(found)):
+        raise DocumentError("the lengths of messages do not rise")
+    return found
+
+
 def runs_between_hosts(document: Mapping[str, Any]) -> list[HostsRun]:
-    """What a tuning file holds of hosts, as a whole."""
+    """All runs between hosts in a tuning file."""
     try:
         return [HostsRun.from_json(one) for one in list_at(document.get("hosts", []), "hosts")]
     except DocumentError as error:
@@ -139,14 +162,14 @@ def tune_hosts(
     comm: Communicator, sizes: Sequence[int], seconds: float, progress: Progress = lambda what, part: None
 ) -> HostsRun:
     """Measure and choose. Every rank calls it with the same arguments, and all get the same figures."""
-    engine = comm._engine
+    engine = comm.engine
     if not isinstance(engine, Islands):
         raise UsageError(
             f"all {comm.size} ranks share the memory of one host: `allfold tune -n {comm.size}` tunes for that, alone"
         )
     before = engine.crossing
     try:
-        network = engine.network()
+        network = engine.network(by_size=True)
         timings = list(_timings(comm, engine, sizes, seconds, progress))
     finally:
         engine.cross_by(before)
@@ -157,33 +180,61 @@ def tune_hosts(
 
 
 def fitted(run: HostsRun) -> HostsRun:
-    """The same with an α and a β with which the simulation is closest to what was measured.
+    """The same, with the network of which the simulation is closest to what was measured.
 
-    α then includes what a call costs besides its messages, and β what else goes on while the wire is busy.
+    The times of messages, by their length, then include what a call costs besides them: threads that wake up, and what
+    else goes on while the wire is busy. Only the fastest way of each size counts, since that is what calls use.
     """
-    small = [one for one in run.timings if one.bytes <= _SMALL and one.crossing.leaders_up_to >= one.bytes]
-    missing = [one.seconds - said for one, said in _beside(run, small) if said is not None]
-    more = max(0.0, float(np.median(missing))) if missing else 0.0
-    run = _with_wires(run, lambda wire: replace(wire, latency=wire.latency + more))
-    sizes = sorted({one.bytes for one in run.timings if one.bytes > _SMALL})
-    best = [min((one for one in run.timings if one.bytes == size), key=lambda one: one.seconds) for size in sizes]
-    scaled = [
-        _with_wires(run, lambda wire, by=by: replace(wire, all_ranks=wire.all_ranks * by))  # type: ignore[misc]
-        for by in 2 ** np.linspace(-3, 3, 49)
-    ]
-    return min(scaled, key=lambda one: _error(one, best)) if best and run.topology() is not None else run
+    if run.topology() is None:
+        return run
+    sizes = sorted({one.bytes for one in run.timings})
+    best = tuple(min((one for one in run.timings if one.bytes == size), key=lambda one: one.seconds) for size in sizes)
+    best_run = replace(run, timings=best)
+    messages = np.array([best_run.message(one) for one in best])
+    seconds = np.array([one.seconds for one in best])
+    at, factors = _corners(messages), np.ones(len(set(messages.tolist())))
+    closest, least = run, inf
+    for _ in range(_FIT_ROUNDS):
+        tried = _with_times(best_run, messages[at], factors)
+        said = np.array(tried.predicted(), np.float64)
+        if (error := float(np.abs(np.log(said / seconds)).max())) < least:
+            closest, least = tried, error
+        # Two sizes may have messages of the same length: one way crosses with all ranks, the other with leaders alone.
+        wanted = np.log(seconds / said)
+        steps = [wanted[messages == length].mean() for length in messages[at]]
+        factors = np.clip(factors * np.exp(steps), 1 / _MOST_FACTOR, _MOST_FACTOR)
+    return replace(closest, timings=run.timings)
 
 
-def _with_wires(run: HostsRun, change: Callable[[Wire], Wire]) -> HostsRun:
-    return replace(run, network=replace(run.network, wires=[change(wire) for wire in run.network.wires]))
+def _corners(messages: _Ints) -> _Ints:
+    """The places of the different lengths, rising."""
+    _, first = np.unique(messages, return_index=True)
+    return first
 
 
-def _beside(run: HostsRun, timings: Sequence[CrossingTiming]) -> Iterator[tuple[CrossingTiming, float | None]]:
-    return zip(timings, replace(run, timings=tuple(timings)).predicted(), strict=True)
+def _with_times(run: HostsRun, lengths: _Ints, factors: _Floats) -> HostsRun:
+    """The same, with the times of messages multiplied: by these factors at these lengths, and by those between elsewhere."""
+
+    def changed(wire: Wire) -> Wire:
+        known = wire.sizes or [(8, wire.latency), (_LONG, wire.latency + _LONG / wire.all_ranks * _pairs(wire))]
+        times = dict(known) | {int(one): float(_between(known, one)) for one in lengths}
+        by = {size: float(np.exp(np.interp(np.log(size), np.log(lengths), np.log(factors)))) for size in times}
+        return replace(wire, sizes=[(size, seconds * by[size]) for size, seconds in sorted(times.items())])
+
+    return replace(run, network=replace(run.network, wires=[changed(wire) for wire in run.network.wires]))
 
 
-def _error(run: HostsRun, timings: Sequence[CrossingTiming]) -> float:
-    return sum(abs(float(np.log(said / one.seconds))) for one, said in _beside(run, timings) if said)
+def _between(known: Sequence[tuple[int, float]], length: int) -> float:
+    """The time of a message of a length that was not measured."""
+    sizes, seconds = zip(*known, strict=True)
+    if length > sizes[-1]:
+        return float(seconds[-1] * length / sizes[-1])
+    return float(np.interp(length, sizes, seconds))
+
+
+def _pairs(wire: Wire) -> int:
+    """The number of pairs of ranks that exchanged at the same time."""
+    return min(map(len, wire.hosts))
 
 
 def ways_of(size: int, islands: int) -> Iterator[Crossing]:
@@ -208,14 +259,14 @@ def _timings(
         times = np.zeros((len(ways), _ROUNDS))
         for turn in range(_ROUNDS):
             for at, way in enumerate(ways):
-                times[at, turn] = _time(comm, engine, way, array, calls[at])
+                times[at, turn] = _seconds_per_call(comm, engine, way, array, calls[at])
         slowest = times.copy()
         comm.all_reduce(slowest, "max")
         for way, one in zip(ways, np.median(slowest, axis=1).tolist(), strict=True):
             yield CrossingTiming(array.nbytes, way, one)
 
 
-def _time(comm: Communicator, engine: Islands, way: Crossing, array: Any, calls: int) -> float:
+def _seconds_per_call(comm: Communicator, engine: Islands, way: Crossing, array: Any, calls: int) -> float:
     comm.barrier()
     engine.cross_by(way)
     begun = time.perf_counter()
@@ -225,9 +276,9 @@ def _time(comm: Communicator, engine: Islands, way: Crossing, array: Any, calls:
 
 
 def _calls(comm: Communicator, engine: Islands, way: Crossing, array: Any, seconds: float) -> int:
-    """How many calls fill a turn; the same on all ranks."""
-    _time(comm, engine, way, array, 1)
-    found = np.array([_time(comm, engine, way, array, 2)])
+    """The number of calls that fill a turn; the same on all ranks."""
+    _seconds_per_call(comm, engine, way, array, 1)
+    found = np.array([_seconds_per_call(comm, engine, way, array, 2)])
     comm.all_reduce(found, "max")
     return max(1, min(_MOST_CALLS, int(seconds / max(float(found[0]), 1e-6))))
 
@@ -254,7 +305,7 @@ def choose(timings: Sequence[CrossingTiming]) -> Crossing:
         return replace(BUILT_IN, leaders_up_to=border)
 
     def lag(way: tuple[int, str | None]) -> float:
-        """How much slower it is than the fastest, as a product over the sizes; an unmeasured segment is a whole array."""
+        """The logarithm of its slowdown against the fastest, summed over the sizes; an unmeasured segment is a whole array."""
         total = 0.0
         for found in large:
             rails = [one for one in found if one.crossing.leaders_up_to < one.bytes]

@@ -1,4 +1,4 @@
-"""How ordinary arrays are moved fastest, for the algorithms that were chosen: push, pull or fetch, and in which segments.
+"""The fastest way to move ordinary arrays, for the algorithms that were chosen: push, pull or fetch, and the segments.
 
 Every way is timed in turns with the built-in one, and what counts is the median over the rounds of its time divided by
 the built-in way's in the same round. So what disturbs both, a neighbour or a change of the clock, does not count.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import product
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 from statistics import median
 
 from .. import _native
@@ -25,7 +25,6 @@ from ..programs.compile import Programs
 from ..proved import programs_of
 from ..wording import format_size
 from .choose import WORTH_LEAVING_THE_RULE, WORTH_SWITCHING, best_rows, signature
-from .model import cut
 from .timing import Progress, at_once, rules_for
 
 LEAST_SIZE = 16 * 1024
@@ -33,7 +32,8 @@ LEAST_SIZE = 16 * 1024
 
 SEGMENTS = (0, 2**17, 2**18, 2**19, 2**20)
 
-_FAR_BEYOND = 4  # a size beyond the caches is added if it is at most so many times the largest one that is asked for
+_FAR_BEYOND = 4  # a size beyond the caches is added if it is at most this many times the largest one asked for
+_LINE = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Moved:
     algorithm: str
     size: int
     way: Way
-    """Its limit says nothing."""
+    """Without its limit, which means nothing here."""
     ratio: float
     """Its time divided by that of the built-in way: the median of the rounds."""
     noise: float
@@ -62,7 +62,7 @@ def measure_ways(
     seconds: float,
     progress: Progress,
 ) -> list[Moved]:
-    """All ways that differ from the built-in one, for the algorithms chosen, in about so many seconds.
+    """Time all ways that differ from the built-in one, for the algorithms chosen, in about this many seconds.
 
     `fetches`: whether processes may read each other's memory.
     """
@@ -118,7 +118,7 @@ def compare(rounds: Sequence[float], usual: Sequence[float]) -> tuple[float, flo
 
 
 def _sizes(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Those that matter here, and one beyond the caches if it is not far."""
+    """The sizes that matter here, and one beyond the caches if it is not far."""
     beyond = 2 * _native.CACHED_BYTES // ranks
     wanted = [size for size in sizes if size >= LEAST_SIZE]
     return wanted if not wanted or max(wanted) * _FAR_BEYOND < beyond else sorted({*wanted, beyond})
@@ -131,7 +131,7 @@ Key = tuple[object, ...]
 
 
 def _every_way(ranks: int) -> Iterator[Way]:
-    """The built-in one first, without its limit."""
+    """All ways without limits, the built-in one first."""
     handed = dict.fromkeys((_native.MOST_HANDED, 0, ranks - 1))
     rows = (_native.COPIES_IN_ROWS, not _native.COPIES_IN_ROWS)
     for many, segment, in_rows in product(handed, SEGMENTS, rows):
@@ -140,17 +140,28 @@ def _every_way(ranks: int) -> Iterator[Way]:
 
 
 def _key(way: Way, case: Case, algorithm: str, fetches: bool) -> Key:
-    """The same for ways between which there is no difference for arrays of this size."""
+    """A key that is equal for ways that make no difference for arrays of this size."""
     if way.fetches and fetches:
         return ("fetch",)
     programs, does = _compiled(case.collective, algorithm, case.ranks, way.handed)
     in_rows = case.size * case.ranks > _native.CACHED_BYTES and way.in_rows
-    return does, cut(programs, case.size, way.segment)[0], in_rows
+    return does, segments(programs, case.size, way.segment), in_rows
+
+
+def segments(programs: Programs, size: int, segment: int = 0) -> int:
+    """The number of segments that the engine cuts chunks into. `segment`: see `choice.Way`."""
+    slots = int(programs.work_slots.max(initial=0))
+    if not slots:
+        return 1
+    slot = max(_native.WINDOW_BYTES // slots // _LINE * _LINE, _LINE)
+    together = segment or _native.segment_bytes(slots, programs.one_area)
+    wanted = max(together, _LINE * slots) // slots // _LINE * _LINE
+    return max(1, ceil(size / programs.schedule.chunks / min(slot, max(wanted, _LINE))))
 
 
 @lru_cache(maxsize=256)
 def _compiled(collective: str, algorithm: str, ranks: int, handed: int) -> tuple[Programs, bytes]:
-    """The programs, and a digest that is the same for programs that do the same."""
+    """The programs, and a digest that is equal for programs that do the same."""
     root = 0 if find_collective(collective).rooted else None
     programs = programs_of(collective, algorithm, ranks, root, "private", handed)
     return programs, sha256(b"".join(signature(programs))).digest()
@@ -169,7 +180,7 @@ def _different(case: Case, algorithm: str, fetches: bool) -> dict[Key, Way]:
 
 
 def choose_ways(ranks: int, moved: Sequence[Moved], unrest: float = 0.0) -> dict[str, list[Way]]:
-    """For every collective where it pays to leave the built-in ways: what to do up to which size.
+    """Choose a way up to each size, for every collective where it pays to leave the built-in ones.
 
     A way counts with its ratio and twice the noise, and must gain as much as an algorithm (`choose`). On a busy
     machine that is more: there long segments win, because ranks wait less often for others that do not run.
@@ -211,7 +222,7 @@ def _at(size: int, rows: Sequence[tuple[int, Way]]) -> Way:
 
 
 def gains(ranks: int, collective: str, rows: Sequence[Way], moved: Sequence[Moved]) -> dict[int, float]:
-    """By size: the time of the chosen way divided by that of the built-in one, where they differ."""
+    """The time of the chosen way divided by that of the built-in one, by size, where they differ."""
     found = {}
     for one in moved:
         if one.collective != collective:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import exp, log
 from statistics import mean, median
-
-import numpy as np
 
 from ..bench.case import Case, case_of_size, lengths
 from ..bench.measure import Rules, Subject, Timing, measure
 from ..bench.peers import start_ours
 from ..registry import algorithms
 from ..wording import format_size
-from .caches import Floats
-from .model import Item
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and the fraction of the measuring that is done."""
@@ -28,10 +25,22 @@ _USUAL_SECONDS_A_BYTE = 5e-10  # of a whole call; only decides how many rounds a
 _PART_OF_MEMORY = 1 / 8
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """The time of one algorithm on arrays of one kind and size."""
+
+    collective: str
+    algorithm: str
+    shared: bool
+    size: int
+    """Bytes of the whole buffer."""
+    seconds: float
+
+
 def measure_all(
     ranks: int, sizes: Sequence[int], collectives: Sequence[str], seconds: float, progress: Progress
-) -> tuple[list[Item], Floats, float]:
-    """The best round of every algorithm, size and kind of array, and how noisy the machine was (see `Run.unrest`).
+) -> tuple[list[Measurement], float]:
+    """The best round of every algorithm, size and kind of array, and how noisy the machine was (see `TunedRun.unrest`).
 
     They take turns as in `bench`; all of them together take about `seconds`.
     """
@@ -41,8 +50,7 @@ def measure_all(
     cases = list(dict.fromkeys(case_of_size(name, size, ranks) for size in largest_first for name in collectives))
     subjects = {case: _subjects(case) for case in cases}
     left = sum(len(one) for one in subjects.values())
-    items: list[Item] = []
-    times: list[float] = []
+    measured: list[Measurement] = []
     spread: list[float] = []
     crew = start_ours(ranks, tuned=False)
     try:
@@ -64,16 +72,15 @@ def measure_all(
                 if best is not None:
                     spread.append(log(median(rounds) / best))
                     algorithm, shared = subject.options["algorithm"], subject.options["shared"]
-                    items.append(Item(case.collective, algorithm, ranks, shared, case.size))
-                    times.append(best)
+                    measured.append(Measurement(case.collective, algorithm, shared, case.size, best))
             left -= len(subjects[case])
     finally:
         crew.close()
-    return items, np.array(times), exp(mean(spread)) - 1
+    return measured, exp(mean(spread)) - 1
 
 
 def rules_for(case: Case, seconds: float) -> Rules:
-    """How to time one subject in the given seconds: many short rounds are better than a few long ones.
+    """The rules for timing one subject in the given seconds: many short rounds are better than a few long ones.
 
     The best round is the least disturbed one, and a short round is more likely not to be disturbed at all.
     """
@@ -93,8 +100,10 @@ def _subjects(case: Case) -> list[Subject]:
 
 
 def at_once(case: Case, subjects: Sequence[Subject], beside: int = 0) -> Iterator[Sequence[Subject]]:
-    """Subjects that take turns hold their arrays at the same time: as many as fit into a part of the memory, together
-    with so many others that are beside them each time."""
+    """Split subjects into parts that may take turns: they hold their arrays at once, and those must fit into memory.
+
+    `beside`: the number of further subjects that take turns with every part.
+    """
     each = sum(length or 0 for rank in range(case.ranks) for length in lengths(case, rank)) * case.element.itemsize
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     many = max(2, int(memory * _PART_OF_MEMORY / max(each, 1))) - beside

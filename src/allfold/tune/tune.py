@@ -1,12 +1,11 @@
-"""Tune this machine: time every algorithm in the engine, fit the model, and find which one wins from which size on."""
+"""Tune this machine: time every algorithm in the engine, and choose the fastest for each range of sizes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,10 @@ from ..collectives import COLLECTIVES
 from ..engines.shared_memory.choice import ALWAYS, Way
 from ..engines.shared_memory.tuning import machine
 from ..launch.spawn import spawn
-from ..price.topology.this_machine import read_machine
 from . import SECONDS
-from .caches import Floats, Setting
 from .choose import choose
 from .file import TunedRun
-from .fit import fit, held_out, judge
-from .model import Item
-from .ordinary import Moved, choose_ways, measure_ways
+from .ordinary import choose_ways, measure_ways
 from .timing import Progress, measure_all
 
 SIZES = tuple(256 * 4**power for power in range(9))  # 256 bytes to 16 MiB
@@ -38,70 +33,48 @@ def tune(
     any_order: bool = False,
     progress: Progress = lambda what, part: None,
 ) -> TunedRun:
-    """Measure, fit and choose. Nothing is written: `file.write_runs` does that."""
-    setting = find_setting(ranks)
+    """Measure and choose. Nothing is written: `file.write_runs` does that."""
     first = 1 - _PART_FOR_WAYS
-    items, times, unrest = measure_all(
+    measured, unrest = measure_all(
         ranks, sizes, collectives, seconds * first, lambda what, part: progress(what, part * first)
     )
-    chosen = choose(ranks, items, times, any_order, unrest)
+    chosen = choose(ranks, measured, any_order, unrest)
     moved = measure_ways(
         ranks,
         sizes,
         chosen,
-        setting.fetches,
+        ranks > 1 and all(spawn(_fetches, ranks=2)),
         seconds * _PART_FOR_WAYS,
         lambda what, part: progress(what, first + part * _PART_FOR_WAYS),
     )
-    return conclude(ranks, items, times, setting, unrest, any_order, moved, progress)
-
-
-def conclude(
-    ranks: int,
-    items: Sequence[Item],
-    times: Floats,
-    setting: Setting,
-    unrest: float = 0.0,
-    any_order: bool = False,
-    moved: Sequence[Moved] = (),
-    progress: Progress = lambda what, part: None,
-    of: Mapping[str, Any] | None = None,
-) -> TunedRun:
-    """Fit and choose from measurements; they are from this machine unless another is given."""
-    model = fit(items, times, setting, progress=lambda what: progress(what, 1.0))
-    progress("judging", 1.0)
     return TunedRun(
         ranks=ranks,
-        machine=machine() if of is None else of,
+        machine=machine(),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         unrest=unrest,
         any_order=any_order,
-        choices=choose(ranks, items, times, any_order, unrest),
+        choices=chosen,
         ways=choose_ways(ranks, moved, unrest),
-        items=tuple(items),
-        seconds=np.asarray(times, float),
+        measured=tuple(measured),
         moved=tuple(moved),
-        model=model,
-        judgement=judge(items, model.predict(items), times),
-        held_out=held_out(items, times, setting),
     )
 
 
-def find_setting(ranks: int) -> Setting:
-    """What the model must know about this machine: asked of the system, or, for reading other processes, tried out."""
-    here = read_machine(Path("/"), "", "")
-    usable = len(os.sched_getaffinity(0))
-    cores = usable if here.limit is None else max(1, min(usable, ceil(here.limit)))
-    sizes = {cache.level: cache.size for cache in here.caches}
-    own = sizes.get(2, 2**20)
-    last = max(sizes[max(sizes)] if sizes else 0, 2 * own)
-    return Setting(cores, float(own), float(last), bool(ranks > 1 and all(spawn(_fetches, ranks=2))))
+def choose_again(run: TunedRun, any_order: bool = False) -> TunedRun:
+    """The same measurements with choices made from them today."""
+    return replace(
+        run,
+        any_order=any_order,
+        choices=choose(run.ranks, run.measured, any_order, run.unrest),
+        ways=choose_ways(run.ranks, run.moved, run.unrest),
+    )
 
 
 def _fetches(communicator: Any) -> bool:
+    """Try whether the kernel lets ranks read each other's memory."""
     os.environ.pop("ALLFOLD_FETCH", None)  # as for the ranks that are timed
     group = communicator.group([0, 1])
-    group._engine.choose_ways("all_gather", [Way(ALWAYS, True)])  # whatever was tuned before
+    group.engine.choose_ways("all_gather", [Way(ALWAYS, True)])  # whatever was tuned before
     group.barrier()  # by now, every rank has left the word that peers use to test fetching
     size = 2**21
     with group.trace() as trace:

@@ -9,7 +9,8 @@ An entry is plain JSON. Besides the schedule's own fields it holds
     phases                the parts of the algorithm by name, with a sentence for every step
     counts, bounds        what it sends, and the lower bounds for any schedule
     topology              name, hosts and figures of the topology (present only with a topology, like what follows)
-    timeline              the messages of a simulation: `move` is the first move of a message, `moves` how many
+    timeline              the messages of a simulation: `move` is the first move of a message, `moves` how many; `parts` is what
+                          its critical path spends its time on
     modelled              what `allfold plan` says it takes, and in how many segments
     links, bottleneck     what crosses every link, and which one limits it
     pairs                 bytes between pairs of ranks, and the links (as indices into `links`) that they take
@@ -21,7 +22,9 @@ The page invents no numbers: everything it draws is in here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from os.path import basename
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +35,7 @@ from ..errors import ScheduleError, UsageError
 from ..proof import Proof, verify
 from ..registry import Algorithm, Phase, Steps, algorithm_of, algorithms, find_algorithm
 from ..registry import schedule as make
-from ..schedules import Schedule
+from ..schedules import Move, Schedule
 from ..wording import counted
 from .phases import phases_of
 from .source import sites_of, source_of
@@ -67,7 +70,7 @@ def entry(
     """The entry of one schedule. `error` is what kept it from being complete: see `schedule_up_to_error`."""
     name = NO_TOPOLOGY if topology is None else topology_name or topology.name
     source = source_of(schedule, function, parameters)
-    proof = _refusal(schedule, error) if error is not None else _prove(schedule)
+    proof = refusal(schedule.collective, error) if error is not None else _prove(schedule)
     width = schedule.chunks + schedule.scratch
     bounds = schedule.promise.bounds(schedule.ranks)
     document: dict[str, Any] = {
@@ -82,7 +85,7 @@ def entry(
         "proof": proof,
         "phases": phases_of(schedule, _declared(schedule, function), (parameters or {}).get("groups")),
         "counts": schedule.counts.to_json(),
-        "bounds": _bounds(bounds),
+        "bounds": bounds_as_json(bounds),
     }
     if source.lines is not None:
         document["lines"] = list(source.lines)
@@ -131,6 +134,36 @@ def schedule_up_to_error(
     return make(collective, begun, ranks, root, **parameters), wrong
 
 
+class TooManyMoves(ScheduleError):
+    """An algorithm makes more moves than can be used."""
+
+
+def within(algorithm: Algorithm, most: int) -> Algorithm:
+    """The same algorithm, stopped when it has made more moves than this."""
+
+    @wraps(algorithm.function)  # keeps its signature visible
+    def limited(*arguments: Any, **parameters: Any) -> Steps:
+        title = f"{algorithm.name}(ranks={arguments[0]})"
+        steps = algorithm.function(*arguments, **parameters)
+        if not isinstance(steps, Iterable):
+            raise ScheduleError(f"{title} returns {steps!r:.40} and no steps: an algorithm needs a yield")
+        made = 0
+        for step in steps:
+            # What is no list of moves is refused when the schedule is built.
+            moves = step if isinstance(step, Move) or not isinstance(step, Iterable) else list(step)
+            many = sum(move.moves if isinstance(move, Move) else 1 for move in moves) if isinstance(moves, list) else 1
+            made += many or 1  # an empty step counts as one
+            if made > most:
+                frame = getattr(steps, "gi_frame", None)
+                site = None if frame is None else f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                where = "does not end" if frame is None else f"is still in line {frame.f_lineno}"
+                said = f"{title} has made {most:,} moves and {where}: does its loop end? If it does, take fewer ranks"
+                raise TooManyMoves(said, site=site)
+            yield moves
+
+    return Algorithm(algorithm.collective, algorithm.name, limited, algorithm.chunks)
+
+
 def _declared(schedule: Schedule, function: Callable[..., Steps] | Algorithm | None) -> tuple[Phase, ...]:
     """The phases that the algorithm declares, if it is the one that is registered under this name."""
     if schedule.algorithm not in algorithms(schedule.collective):
@@ -148,19 +181,20 @@ def _prove(schedule: Schedule) -> dict[str, Any]:
     try:
         proof = verify(schedule, programs)
     except ScheduleError as error:
-        return _refusal(schedule, error)
+        return refusal(schedule.collective, error)
     facts = _facts(proof)
     if programs:
         facts.append("The compiled programs cannot deadlock and have no unordered access.")
     else:
-        facts.append("The compiled programs of so large a schedule are not checked here; allfold verify checks them.")
+        facts.append("The compiled programs of a schedule this large are not checked here; allfold verify checks them.")
     return {"ok": True, "message": str(proof).splitlines()[0], "facts": facts}
 
 
-def _refusal(schedule: Schedule, error: ScheduleError) -> dict[str, Any]:
+def refusal(collective: str, error: ScheduleError) -> dict[str, Any]:
+    """What is wrong with a schedule, and where, as an entry's `proof`."""
     place = {name: getattr(error, name) for name in ("rank", "chunk", "step", "site")}
     known = {name: value for name, value in place.items() if value is not None}
-    return {"ok": False, "message": f"{schedule.collective} {error}", **known, "facts": []}
+    return {"ok": False, "message": f"{collective} {error}", **known, "facts": []}
 
 
 def _facts(proof: Proof) -> list[str]:
@@ -180,7 +214,7 @@ def _facts(proof: Proof) -> list[str]:
     return facts
 
 
-def _bounds(bounds: Bounds) -> dict[str, Any]:
+def bounds_as_json(bounds: Bounds) -> dict[str, Any]:
     return {
         "rounds": bounds.rounds,
         "messages": bounds.messages,
@@ -235,6 +269,7 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
             "segment": timeline.segment.tolist(),
             **{column: _seconds(getattr(timeline, column)) for column in columns},
             "critical": timeline.critical.tolist(),
+            "parts": {name: round(part, 11) for name, part in timeline.critical_parts().items()},
             "idle": _seconds(timeline.idle()),
         }
     priced = cost(schedule, topology, size)
@@ -295,7 +330,7 @@ def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
 
 
 def _bottleneck(priced: Any, links: list[dict[str, Any]], took: float) -> str:
-    """What limits it; for a link, with the same share of the time as in the list of links."""
+    """A sentence about what limits it; for a link, with the same share of the time as in the list of links."""
     limit = priced.limit
     busy = {link["name"]: link["seconds"] for link in links}
     part = busy[limit.name] / took if limit.name in busy and took else limit.part

@@ -1,8 +1,8 @@
 """The page as one HTML file that opens from disk and loads nothing.
 
-The document lies in the file as JSON in which every `<` is written `\\u003c`, so that nothing in it (a name, a line of
-source code) can end the element it lies in. A content security policy inside the file allows its own script, by hash,
-and no requests.
+The document lies in the file as JSON, deflated and in base64: a quarter of its size, and nothing in it (a name, a line of
+source code) can end the element it lies in. The studio sends it as it is, with every `<` written `\\u003c`. A content
+security policy inside the file allows its own script, by hash, and no requests.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
 from html import escape
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from ..errors import AllfoldError
+from .svg_elements import TOKENS
 
 _FILE = """\
 <!doctype html>
@@ -26,6 +29,9 @@ _FILE = """\
 <meta name="generator" content="allfold">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title>
+<meta property="og:title" content="{title}">
+<meta property="og:description" content="An algorithm of collective communication, step by step.">
+<link rel="icon" href="{icon}">
 <style>{style}</style>
 </head>
 <body>
@@ -42,13 +48,30 @@ def page_as_html(document: dict[str, Any]) -> str:
     """The whole page in one file."""
     state = document["state"]
     title = escape(f"{state['collective']} by {state['algorithm']}, {state['ranks']} ranks")
-    return page_around(as_data(document), title, "'self'" if document["mode"] == "studio" else "'none'")
+    own_python = document["mode"] == "site"
+    if own_python:
+        title = "allfold: write a collective, proved as you type"
+    data = packed(as_data(document)) if document["mode"] == "file" else as_data(document)
+    return page_around(data, title, "'self'" if document["mode"] == "studio" else "'none'", own_python)
 
 
-def page_around(data: str, title: str, connect: str = "'none'") -> str:
+def page_around(data: str, title: str, connect: str = "'none'", own_python: bool = False) -> str:
     """The page around a document that is written already."""
     script, style = bundle()
-    return _FILE.format(policy=policy(script, connect), title=title, style=style, data=data, script=script)
+    allowed = policy(script, connect, own_python)
+    return _FILE.format(policy=allowed, title=title, style=style, data=data, script=script, icon=_icon())
+
+
+def _icon() -> str:
+    """A cell that holds the parts of four ranks, as a data address."""
+    colors = TOKENS["ranks"]["light"][:4]
+    parts = "".join(f"<path d='M{4 + 6 * at} 4h6v24h-6z' fill='{color}'/>" for at, color in enumerate(colors))
+    return "data:image/svg+xml," + quote(f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'>{parts}</svg>")
+
+
+def packed(text: str) -> str:
+    """Deflated, in base64."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def as_data(document: Any) -> str:
@@ -59,12 +82,17 @@ def as_data(document: Any) -> str:
     return text
 
 
-def policy(script: str, connect: str = "'none'") -> str:
-    """The content security policy: run its own script, show pictures it makes itself, and connect only to `connect`."""
+def policy(script: str, connect: str = "'none'", own_python: bool = False) -> str:
+    """The content security policy: run its own script, show pictures it makes itself, and connect only to `connect`.
+
+    With `own_python`, the page may also load scripts beside it (`file:` is for a page that was opened from disk), and run
+    WebAssembly in workers that it makes itself.
+    """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = {
         "default-src": "'none'",
-        "script-src": f"'sha256-{digest}'",
+        "script-src": f"'sha256-{digest}'" + (" 'self' file: blob: 'wasm-unsafe-eval'" if own_python else ""),
+        **({"worker-src": "blob:"} if own_python else {}),
         "style-src": "'unsafe-inline'",
         "img-src": "data: blob:",
         "connect-src": connect,

@@ -10,14 +10,12 @@ those of the notebook.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import sys
-import zlib
 from html import escape
 from typing import Any
 
-from .html import as_data, page_around
+from .html import as_data, packed, page_around
 
 HEIGHT = 760  # pixels
 _DATA = "@allfold-data@"
@@ -53,7 +51,7 @@ _runs: dict[str, int] = {}
 
 
 def in_a_notebook(document: dict[str, Any], height: int = HEIGHT) -> str:
-    """What the running cell shows of a document; with the page, if no other cell has left it in the notebook."""
+    """The output of the running cell for a document; with the page, if no other cell has left it in the notebook."""
     page, data = page_around(_DATA, "allfold"), as_data(document)
     name = hashlib.sha256(page.encode()).hexdigest()[:16]
     state = document["state"]
@@ -61,15 +59,11 @@ def in_a_notebook(document: dict[str, Any], height: int = HEIGHT) -> str:
         name=hashlib.sha256(data.encode()).hexdigest()[:16],
         title=escape(f"{state['collective']} by {state['algorithm']}, {state['ranks']} ranks"),
         page=name,
-        carried=f'pages["{name}"] ??= unpacked("{_packed(page)}");\n' if _must_carry_the_page() else "",
-        data=_packed(data),
+        carried=f'pages["{name}"] ??= unpacked("{packed(page)}");\n' if _must_carry_the_page() else "",
+        data=packed(data),
         marker=_DATA,
         height=height,
     )
-
-
-def _packed(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def _must_carry_the_page() -> bool:

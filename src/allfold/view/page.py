@@ -64,6 +64,7 @@ def document(
     follow: str | int | None = None,
     values: Sequence[Sequence[float]] | None = None,
     op: str = "sum",
+    against: str | None = None,
     cases: Sequence[dict[str, Any]] = (),
     all_topologies: bool = False,
 ) -> dict[str, Any]:
@@ -71,7 +72,8 @@ def document(
 
     `cases` say who wins where (see `wins`). Without `rivals` the page chooses by what they take. `follow` is what is lit
     in the pictures: "cut", the limiting cut, or k, the k-th tree. `values` are the numbers that the grid shows, one row
-    per rank, combined by `op`.
+    per rank, combined by `op`. `against` is what the first entry is compared with in every view: another entry's
+    algorithm, or "measured", its own recording.
     """
     if not entries:
         raise UsageError("a page needs at least one entry")
@@ -103,6 +105,7 @@ def document(
             "follow": follow,
             "values": None if values is None else "; ".join(" ".join(f"{one:.17g}" for one in row) for row in values),
             "op": op,
+            "against": against,
         },
         "catalogue": catalogue(),
         "entries": list(entries),
@@ -240,7 +243,7 @@ def _topologies_of(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _measured(one: dict[str, Any]) -> list[dict[str, Any]]:
-    """How long each recorded call took, from the first rank's start to the last rank's end."""
+    """The duration of each recorded call, from the first rank's start to the last rank's end."""
     calls: dict[tuple[int, str], tuple[int, int]] = {}
     for event in one["recording"]["events"]:
         call = (event["call"], event["memory"])

@@ -1,4 +1,4 @@
-"""What happens in every step, in one sentence, and the phases that steps belong to.
+"""One sentence about every step, and the phases that steps belong to.
 
 An algorithm may declare its phases in `@algorithm`. Where it does not (a user's own, one that was found), they follow
 from the schedule: steps in a row that all add, or all copy, are a phase, and the sentence says who sends to whom.

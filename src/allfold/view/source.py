@@ -1,4 +1,4 @@
-"""Where a schedule comes from: the files whose lines made its moves, and the line of its generator at each step.
+"""The source of a schedule: the files whose lines made its moves, and the line of its generator at each step.
 
 A schedule stores its lines only as `file.py:24`, so that it can be sent elsewhere. The process that made it still has
 the code behind those names; elsewhere there is no source to show, and the page says so.

@@ -77,7 +77,7 @@ def figure(
         right,
         bottom,
         [
-            title("; ".join(map(_title, schedules))),
+            title("; ".join(map(_heading, schedules))),
             element("desc", escape(_text_twin(schedules, flaws))),
             element("rect", width=right, height=bottom, fill="#ffffff"),
             *parts,
@@ -95,12 +95,12 @@ def _check_size(schedule: Schedule) -> None:
     marks = schedule.ranks * (schedule.chunks + schedule.scratch) * each * (schedule.steps + 1)
     if marks > MOST_MARKS:
         raise UsageError(
-            f"a figure of {schedule.title} would hold {marks:,} marks, and nobody could read it; up to {MOST_MARKS:,} are "
-            "drawn: take fewer ranks, or the page (--html), which draws up to 1,024"
+            f"a figure of {schedule.title} would have {marks:,} marks and be illegible; up to {MOST_MARKS:,} are "
+            "drawn: take fewer ranks, or use the page (--html), which draws up to 1,024"
         )
 
 
-def _title(schedule: Schedule) -> str:
+def _heading(schedule: Schedule) -> str:
     rooted = "" if schedule.root is None else f", root {schedule.root}"
     return f"{schedule.collective} by {schedule.algorithm}, {counted(schedule.ranks, 'rank')}{rooted}"
 
@@ -140,7 +140,7 @@ def _section(schedule: Schedule, error: ScheduleError | None, columns: int | Non
     columns = -(-(schedule.steps + 1) // rows)  # rows as equal in length as possible
     room = LABEL + columns * (drawing.wide + _APART) - _APART
     lines: list[tuple[str, dict[str, Value]]] = [
-        (_title(schedule), {"font_size": 12, "font_weight": "bold", "fill": INK})
+        (_heading(schedule), {"font_size": 12, "font_weight": "bold", "fill": INK})
     ]
     lines += [(line, {"fill": QUIET}) for line in _wrapped(_counts(schedule), max(room, _LEAST))]
     if error is not None:
@@ -183,7 +183,7 @@ def _grids(drawing: Drawing, error: ScheduleError | None, columns: int) -> Itera
 
 
 def _legend(schedules: Sequence[Schedule], drawn: str, y: float, room: float) -> tuple[list[str], float, float]:
-    """What the signs mean, only those that were drawn; then the width of the legend, and where it ends."""
+    """The legend of the signs that were drawn; then its width, and where it ends."""
     items = list(_signs(schedules, drawn))
     parts, x, right = [], _MARGIN, 0.0
     for sign, wide, words in items:

@@ -31,7 +31,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Where cells lie: the upper left corner of cell (rank, chunk) is (x[chunk], y[rank])."""
+    """The places of cells: the upper left corner of cell (rank, chunk) is (x[chunk], y[rank])."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -53,7 +53,7 @@ def _bulge(distance: int, most: float) -> float:
 
 
 def draw_arrows(moves: Iterable[Move], grid: CellGrid) -> tuple[list[str], list[str]]:
-    """What is drawn behind the cells, and what on top of them.
+    """The elements behind the cells, and those on top of them.
 
     Each kind of move has one element for its lines and one for its heads: filled for a reduction, hollow for a copy.
     """
@@ -134,7 +134,7 @@ def _above(x1: float, x2: float, y: float) -> tuple[str, str]:
 
 
 def _border(x: float, y: float, dx: float, dy: float, grid: CellGrid, gap: float) -> tuple[float, float]:
-    """Where a line from a cell's centre in direction (dx, dy) leaves the cell."""
+    """The point where a line from a cell's centre in direction (dx, dy) leaves the cell."""
     reach = min(
         (grid.wide / 2 + gap) / abs(dx) if dx else np.inf,
         (grid.high / 2 + gap) / abs(dy) if dy else np.inf,

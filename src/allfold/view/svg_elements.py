@@ -6,20 +6,38 @@ Numbers are written to a hundredth; for other precision, pass a string.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from html import escape
+from importlib.resources import files
+from typing import Any
 
 Value = str | float | None
 
-# The colours of the page on a light ground, so that a thing looks the same everywhere; a test holds them equal to its
-# style sheet.
-INK, QUIET, RULE, EMPTY = "#20242a", "#59626e", "#cfccc5", "#e2e0db"
-LANE = "#e4e2dd"  # of a rank in space and time
-REDUCE, COPY = "#27313d", "#6f7d8d"  # moves have no hue: hues are for ranks and algorithms
-WARM = "#a3480a"  # the critical path
-ACCENT = "#2c66c4"  # what came just now
-GOOD, GOOD_GROUND = "#19734f", "#e6f3ec"  # as promised
-WRONG = "#c0352b"
+# What the page and figures have in common: colours and sizes, in a file that both read.
+TOKENS: dict[str, Any] = json.loads((files("allfold.view") / "tokens.json").read_text(encoding="utf-8"))
+_LIGHT: dict[str, str] = TOKENS["light"]
+
+INK, QUIET, RULE, EMPTY = (_LIGHT[name] for name in ("ink", "ink-2", "line-2", "mark-empty"))
+LANE = _LIGHT["lane"]  # of a rank in space and time
+REDUCE, COPY = _LIGHT["reduce"], _LIGHT["copy"]  # moves have no hue: hues are for ranks and algorithms
+WARM = _LIGHT["warm"]  # the critical path
+ACCENT = _LIGHT["accent"]  # what came just now
+GOOD, GOOD_GROUND = _LIGHT["good"], _LIGHT["good-soft"]  # as promised
+WRONG = _LIGHT["bad"]
+
+
+def hue_of(algorithm: str) -> str:
+    """The colour of an algorithm by its name; of one that is not built in, that of the text."""
+    return str(TOKENS["algorithms"].get(algorithm, {"light": INK})["light"])
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever can be read better on a colour."""
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    light = 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+    return "#000" if light / 0.05 > 1.05 / light else "#fff"
 
 
 def element(tag: str, *inside: str, **attributes: Value) -> str:

@@ -41,7 +41,7 @@ _FILLS = {"none": EMPTY, "held": HELD, "new": ACCENT, "held done": HELD_DONE, "n
 
 
 class Drawing:
-    """How the cells of one schedule are drawn: where they lie, what their marks mean."""
+    """Draws the grids of one schedule: the places of its cells, and their marks."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule

@@ -21,15 +21,13 @@ from ..symbolic import State, name_of
 from ..wording import counted
 from . import WIDTH
 
-"""Where lines wrap if no width is given."""
-
 _DIGITS = 10  # up to this many ranks, each contributor has a digit and a place of its own
 _STEPS, _LINES_OF_MOVES, _ROWS, _COLUMNS = 40, 4, 32, 32  # beyond these, the middle is left out
 _TITLE, _LABEL, _QUIET, _NEW, _DONE, _REDUCE, _COPY = "bold", "blue", "dim", "bold yellow", "green", "magenta", "cyan"
 
 
 def moves_as_text(schedule: Schedule, width: int = WIDTH, full: bool = False) -> str:
-    """What `print(schedule)` shows: a title, then the moves, one step per line; what is too long is counted instead."""
+    """The text of `print(schedule)`: a title, then the moves, one step per line; long parts are only counted."""
     return "\n".join(line.plain for line in draw_moves(schedule, width, full))
 
 
@@ -124,7 +122,7 @@ def _steps_left_out(schedule: Schedule) -> Text:
 
 @dataclass(frozen=True)
 class _Cells:
-    """How the content of a cell is written, for one schedule; at most `width` wide."""
+    """The cells of one schedule as text, each at most `width` wide."""
 
     schedule: Schedule
     promised: NDArray[np.int32]
@@ -223,7 +221,7 @@ def _row(
 
 
 def _legend(schedule: Schedule, cells: _Cells, width: int) -> Iterator[Text]:
-    """What the signs of the grid mean, only those that occur."""
+    """The legend of the signs that occur in the grid."""
     ranks, promise = schedule.ranks, schedule.promise
     notes: list[tuple[str, str]] = []
     if not promise.reduces:

@@ -58,7 +58,7 @@ def _covered(
 
 
 def _critical_cells(timeline: Timeline, columns: int) -> NDArray[np.bool_]:
-    """Where the critical path is: at the sender while bytes leave, then at the receiver."""
+    """The cells of the critical path: at the sender while bytes leave, then at the receiver."""
     cells = np.zeros((timeline.schedule.ranks, columns), bool)
     scale = columns / timeline.duration if timeline.duration else 0.0
     for message, (begin, end) in zip(timeline.critical.tolist(), timeline.spans.tolist(), strict=True):
@@ -144,7 +144,7 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
 
 
 def _band(middle: int) -> dict[str, str]:
-    """Where a lifeline lies, and how thick it is."""
+    """The place and thickness of a lifeline."""
     return {"y": f"{middle - _BAND / 2:.1f}", "height": f"{_BAND}"}
 
 

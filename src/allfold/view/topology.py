@@ -76,7 +76,7 @@ def _node_title(machine: Machine, node: MemoryNode | None) -> str:
 
 
 def own_cores(cache: Cache, cores: Sequence[Core]) -> list[Core]:
-    """Which of these cores use the cache."""
+    """The cores among these that use the cache."""
     return [core for core in cores if set(core.cpus) & set(cache.cpus)]
 
 

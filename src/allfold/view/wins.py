@@ -1,4 +1,4 @@
-"""Who wins where: what every algorithm takes for every size and number of ranks, as `allfold plan` prices it.
+"""The fastest algorithm by size and number of ranks, and the time of every other one, as `allfold plan` prices them.
 
 A case is one number of ranks on one topology, as plain JSON:
 
@@ -86,6 +86,17 @@ def _case(collective: str, topology: Topology | str | None, ranks: int, made: Sc
                 if cost.algorithm in rows:
                     rows[cost.algorithm]["times"].append(_short(cost.time))
     return {"sizes": list(SIZES), "winners": winners, "algorithms": list(rows.values())}
+
+
+def flat_of(schedule: Schedule) -> dict[str, Any]:
+    """What the page's "what if" needs to know of one schedule."""
+    from ..price.cost.plan import Planner
+
+    network = flat_network(schedule.ranks)
+    planner = Planner(schedule.collective, network, schedule.ranks, [], root=schedule.root, made=(schedule,))
+    load = planner.load(schedule.algorithm)
+    assert load is not None
+    return _flat(load)
 
 
 def _names(planner: Planner) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ... import _native
 from ...engines.shared_memory.flight import read
 from ...engines.signature import Signature
 from ...errors import UsageError
-from ...files import write_whole
+from ...launch.environment import ancestry
 from ...price.topology.gpus import gpus_of_processes, mps_runs
 from ...wording import name_ranks
 from ..terminal import write_json, write_lines, write_table
@@ -26,26 +27,30 @@ _LONG = 1.0  # seconds in one call after which a missing rank counts as waited f
 
 def run(arguments: argparse.Namespace) -> int:
     if (arguments.to is None) != (arguments.output is None):
-        raise UsageError("--to and --output belong together: what to make, and where to write it")
+        raise UsageError("--to and --output go together: the format, and where to write it")
     if arguments.read is not None:
-        return _read(arguments)
+        return _show_files(arguments)
     _native.require_engine("looking at a live run")
     if (arguments.process is None) != arguments.all:
         raise UsageError("expected the number of a process, or --all")
     processes = None if arguments.all else _family(arguments.process)
-    groups = _groups(_arenas(processes))
-    if not groups:
-        where = (
-            "this user has no run" if arguments.all else f"process {arguments.process} is no rank and has none below it"
-        )
-        raise UsageError(f"{where}: nothing of allfold is mapped there")
-    gpus = gpus_of_processes({member["process"] for group in groups for member in group["members"]})
-    for group in groups:
-        for member in group["members"]:
-            member["stacks"] = _stacks(member.pop("descriptor"))
-            member["gpus"] = gpus.get(member["process"], [])
+    # An open descriptor keeps the memory of a run that has ended, and whoever called this may live on.
+    with ExitStack() as opened:
+        groups = _groups(_arenas(processes, opened))
+        if not groups:
+            where = (
+                "this user has no run"
+                if arguments.all
+                else f"process {arguments.process} is not a rank and has no ranks below it"
+            )
+            raise UsageError(f"{where}: it does not use allfold")
+        gpus = gpus_of_processes({member["process"] for group in groups for member in group["members"]})
+        for group in groups:
+            for member in group["members"]:
+                member["stacks"] = _stacks(member.pop("descriptor"))
+                member["gpus"] = gpus.get(member["process"], [])
     if arguments.dump is not None:
-        write_whole(arguments.dump, json.dumps(groups, indent=1, ensure_ascii=False))
+        write_json(groups, arguments.dump)
     if arguments.to is not None:
         write_lines([export_calls(groups, arguments.to, arguments.output)], arguments.color)
     if arguments.json:
@@ -57,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(_is_in_trouble(group) for group in groups))
 
 
-def _read(arguments: argparse.Namespace) -> int:
+def _show_files(arguments: argparse.Namespace) -> int:
     if arguments.process is not None or arguments.all:
         raise UsageError("--read shows files; leave out the process and --all")
     if arguments.last < 1:
@@ -84,11 +89,7 @@ def _family(process: int) -> set[int]:
         raise UsageError(f"there is no process {process}")
     children: dict[int, list[int]] = {}
     for number in _processes():
-        try:
-            parent = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        children.setdefault(parent, []).append(number)
+        children.setdefault(ancestry(number)[1], []).append(number)
     family, waiting = set(), [process]
     while waiting:
         family.add(one := waiting.pop())
@@ -100,8 +101,9 @@ def _processes() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
 
 
-def _arenas(processes: set[int] | None) -> Iterator[dict[str, Any]]:
-    """The arenas of those processes and of all their peers, whose arenas they have mapped too; each once."""
+def _arenas(processes: set[int] | None, opened: ExitStack) -> Iterator[dict[str, Any]]:
+    """The arenas of those processes and of all their peers, whose arenas they have mapped too; each once. `opened` closes
+    their descriptors."""
     seen: set[tuple[int, int]] = set()
     for process in sorted(_processes() if processes is None else processes):
         try:
@@ -128,6 +130,7 @@ def _arenas(processes: set[int] | None) -> Iterator[dict[str, Any]]:
             except ValueError:  # another version, or not yet initialised
                 os.close(descriptor)
                 continue
+            opened.callback(os.close, descriptor)
             yield {**found, "descriptor": descriptor}
 
 
@@ -175,7 +178,7 @@ def _write(group: dict[str, Any], arguments: argparse.Namespace) -> None:
         if not member["alive"]:
             lines.append(f"{who} is gone")
         elif member["stacks"] is None:
-            lines.append(f"{who} does not say where it is: it is stopped, or its interpreter is busy or stuck")
+            lines.append(f"{who} does not answer: it is stopped, or its interpreter is busy or stuck")
         elif arguments.stacks:
             lines.append(f"{who}:")
             for thread in member["stacks"]["threads"]:
@@ -186,7 +189,7 @@ def _write(group: dict[str, Any], arguments: argparse.Namespace) -> None:
 
 
 def _on_gpus(members: list[dict[str, Any]]) -> Iterator[str]:
-    """Which ranks use which GPU, one line per GPU."""
+    """The ranks that use each GPU, one line per GPU."""
     ranks: dict[int, list[int]] = {}
     for member in members:
         for gpu in member["gpus"]:
@@ -200,7 +203,7 @@ def _doing(member: dict[str, Any]) -> tuple[str, str]:
     last = member["calls"][-1] if member["calls"] else None
     if member["standing"] != "open":
         how = {"mismatch": "broken: ranks made different calls", "aborted": "broken: aborted", "left": "closed"}
-        how["late"] = "broken: somebody did not come"
+        how["late"] = "broken: somebody did not arrive"
         return how[member["standing"]], ""
     if last is None:
         return "nothing: no call yet", ""

@@ -1,4 +1,4 @@
-"""What `allfold doctor` says about flight records: the last calls of all ranks side by side, and where they differ."""
+"""Flight records in `allfold doctor`: the last calls of all ranks side by side, and where they differ."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...files import write_whole
+from ...price.cost.plan import duration
 from ...wording import name_ranks, ranges
 from ..terminal import write_lines, write_table
 
@@ -59,13 +60,13 @@ def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], li
         for (what, _), ranks in alike.items():
             whats.setdefault(what, []).extend(ranks)
         if absent:
-            rows.append([str(number), ranges(absent), "did not come", "", ""])
+            rows.append([str(number), ranges(absent), "did not arrive", "", ""])
         if len(whats) > 1:
             who = [f"{name_ranks(ranks)} called {what}" for what, ranks in whats.items()]
             sentences.append(f"call {number}: {', '.join(who)}")
         stuck = [rank for (_, ended), ranks in alike.items() if not ended for rank in ranks]
         if absent and stuck:
-            sentences.append(f"call {number}: {name_ranks(absent)} did not come, {name_ranks(stuck)} waited")
+            sentences.append(f"call {number}: {name_ranks(absent)} did not arrive, {name_ranks(stuck)} waited")
         elif stuck and len(whats) == 1:
             through = sorted(set(calls) - set(stuck))
             others = f", {name_ranks(through)} did" if through else ""
@@ -94,12 +95,5 @@ def _span(moments: Sequence[float | None], begin: float = 0.0) -> str:
     known = [moment - begin for moment in moments if moment is not None]
     if not known:
         return "?"
-    low, high = (_seconds(moment) for moment in (min(known), max(known)))
+    low, high = (duration(moment) for moment in (min(known), max(known)))
     return low if low == high else f"{low} … {high}"
-
-
-def _seconds(value: float) -> str:
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if value * factor < 999.5:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value:.4g} s" if value < 9999.5 else f"{value:.0f} s"

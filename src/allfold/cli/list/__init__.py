@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _count(collective: str, name: str, ranks: int) -> dict[str, Any]:
-    """What `Counts.to_json` gives; for many ranks, what the algorithm declares, and None for what it does not."""
+    """The counts as `Counts.to_json` gives them; for many ranks those that the algorithm declares, and None for the rest."""
     if ranks <= _MOST_COUNTED:
         return schedule(collective, name, ranks).counts.to_json()
     declared = asdict(closed_form(collective, name, ranks) or Form())

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import Progress
 
 from ...collectives import find_collective
 from ...errors import UsageError
@@ -21,8 +16,8 @@ from ...price.topology.parse import this_machine_unless
 from ...registry import algorithms, find_algorithm
 from ...schedules import Schedule
 from ...wording import format_size, parse_size, parse_sizes
-from ..choose import counts_of, is_schedule, one_rank_count, rank_counts, read_schedule
-from ..terminal import wants_color, width, write_json, write_lines, write_table
+from ..choose import choose_some, counts_of, one_rank_count, rank_counts
+from ..terminal import bar, wants_color, width, write_json, write_lines, write_table
 from .hosts import write_hosts
 from .map import map_as_svg, map_as_text
 from .measured import write_measured
@@ -34,25 +29,18 @@ _SWEEP_SIZES = "1K-1G"
 def run(arguments: argparse.Namespace) -> int:
     if arguments.hosts and arguments.measured is None:
         return write_hosts(arguments, arguments.collective)
-    words = [] if arguments.algorithms is None else [word.strip() for word in arguments.algorithms.split(",")]
-    made = [read_schedule(word) for word in words if is_schedule(word)]
-    collective = find_collective(arguments.collective or (made[0].collective if made else "all_reduce"))
-    names = None
-    if arguments.algorithms is not None:
-        names = [find_algorithm(collective.name, word).name for word in words if not is_schedule(word)]
+    words = [] if arguments.algorithms is None else arguments.algorithms.split(",")
+    collective, names, made = choose_some(words, arguments.collective)
     if made and (arguments.sweep or arguments.measured is not None):
         raise UsageError(f"{made[0].title} is a schedule for these ranks only; --sweep and --measured cannot take it")
     if arguments.measured is not None:
-        return write_measured(
-            arguments, collective.name, names, None if arguments.size is None else parse_sizes(arguments.size)
-        )
+        sizes = None if arguments.size is None else parse_sizes(arguments.size)
+        return write_measured(arguments, collective, names, sizes)
     if arguments.hosts is not None:
-        raise UsageError("--hosts: say how many ranks each host has (--hosts 2,3), or add --measured")
+        raise UsageError("--hosts: give the number of ranks on each host (--hosts 2,3), or add --measured")
     if arguments.sweep and arguments.counts is not None:
         raise UsageError("--counts is for one plan, not for --sweep")
-    return (
-        _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names, made)
-    )
+    return _show_map(arguments, collective, names) if arguments.sweep else _plan(arguments, collective, names, made)
 
 
 def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | None, made: list[Schedule]) -> int:
@@ -64,10 +52,12 @@ def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | Non
         ranks = made[0].ranks
     topology = this_machine_unless(arguments.topology, ranks)
     chosen = topology.ranks if ranks is None else ranks
-    with _progress(len(names or algorithms(collective))) as tick:
+    with bar("pricing", len(names or algorithms(collective))) as update:
         root = made[0].root if made else None
         counts = counts_of(collective, chosen, arguments.counts)
-        found = Planner(collective, topology, chosen, names, tick, root, made, counts).plan(size, arguments.segments)
+        found = Planner(collective, topology, chosen, names, _ticks(update), root, made, counts).plan(
+            size, arguments.segments
+        )
     if arguments.json:
         write_json(found.to_json())
         return 0
@@ -77,13 +67,13 @@ def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | Non
     parts = "" if counts is None else f" in parts as {arguments.counts}"
     title = f"{collective}{of_size}{parts} between {chosen:,} ranks on {place}{hosts}"
     write_lines([title], arguments.color)
-    _write_table(found, arguments.color)
+    _write_plan(found, arguments.color)
     for note in (found.reason, *_notes(found)):
         write_lines(["", *textwrap.wrap(note, min(width(), 110))], arguments.color)
     return 0
 
 
-def _write_table(found: Plan, color: bool | None) -> None:
+def _write_plan(found: Plan, color: bool | None) -> None:
     columns: dict[str, Callable[[Cost], str]] = {
         "algorithm": lambda cost: cost.algorithm,
         "limited by": lambda cost: str(cost.limit),
@@ -140,41 +130,31 @@ def _notes(found: Plan) -> Iterator[str]:
     for name, reason in found.left_out.items():
         yield f"{name} is left out: {reason}."
     if any(cost.source == "at least" for cost in found.costs):
-        yield "“At least”: of an exchange between so many ranks only what crosses the narrowest place is taken into account."
+        yield "“At least”: for exchanges between this many ranks, only what crosses the narrowest place is counted."
     yield f"Figures of {found.topology.name}: {found.topology.source.rstrip('.')}."
 
 
-def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | None) -> int:
+def _show_map(arguments: argparse.Namespace, collective: str, names: list[str] | None) -> int:
     if arguments.segments is not None:
         raise UsageError("--segments is for one plan; --sweep takes the best number everywhere")
     ranks = rank_counts(arguments.ranks or _SWEEP_RANKS)
     sizes = parse_sizes(_SWEEP_SIZES if arguments.size is None else arguments.size)
-    with _progress(len(ranks) * len(names or algorithms(collective))) as tick:
-        found = sweep(collective, lambda many: this_machine_unless(arguments.topology, many), ranks, sizes, names, tick)
+    with bar("pricing", len(ranks) * len(names or algorithms(collective))) as update:
+        found = sweep(
+            collective, lambda many: this_machine_unless(arguments.topology, many), ranks, sizes, names, _ticks(update)
+        )
     if arguments.svg is not None:
         write_whole(arguments.svg, map_as_svg(found))
     if arguments.json:
         write_json(found.to_json())
     else:
-        write_lines(
-            map_as_text(found, wants_color(arguments.color)),
-            arguments.color,
-        )
+        write_lines(map_as_text(found, wants_color(arguments.color)), arguments.color)
     return 0
+
+
+def _ticks(update: Callable[..., None]) -> Callable[[str], None]:
+    return lambda name: update(advance=1, description=f"pricing {name}")
 
 
 def _short(value: float) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on the terminal that says which algorithm is being counted."""
-    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with bar:
-        task = bar.add_task("pricing", total=total)
-
-        def tick(name: str) -> None:
-            bar.update(task, advance=1, description=f"pricing {name}")
-
-        yield tick

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +10,10 @@ import numpy as np
 
 from ...collectives import COLLECTIVES, find_collective
 from ...engines.islands.crossing import BUILT_IN, Crossing, find_tuned
-from ...errors import UsageError
-from ...launch.spawn import ranks_per_host
-from ...price.cost.plan import MOST_COUNTED
 from ...registry import schedule
 from ...schedules import step_of_moves
 from ...wording import format_size, parse_sizes
-from ..choose import one_rank_count, parse_hosts
+from ..choose import ranks_on_hosts, refuse_plan_options
 from ..terminal import write_json, write_lines, write_table
 
 _SIZES = "64K,64M"
@@ -25,14 +21,9 @@ _HEAD = ("size", "collective", "follows", "with", "steps", "messages between hos
 
 
 def write_hosts(arguments: argparse.Namespace, collective: str | None) -> int:
-    for option in ("topology", "algorithms", "segments", "svg"):
-        if getattr(arguments, option) is not None:
-            raise UsageError(f"--{option} is for a plan; --hosts says what a call without an algorithm does")
-    if arguments.sweep:
-        raise UsageError("--sweep is for a plan; --hosts says what a call without an algorithm does")
-    counts = _counts(arguments.hosts, arguments.ranks)
-    ends = np.cumsum(counts).tolist()
-    islands = [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
+    refuse_plan_options(arguments, "--hosts says what a call without an algorithm does", "algorithms")
+    islands = ranks_on_hosts(arguments.hosts, arguments.ranks)
+    counts = [len(island) for island in islands]
     tuned = next((one.crossing for one in find_tuned() if one.hosts == tuple(counts)), None)
     found = [
         _what_follows(name, islands, size, tuned or BUILT_IN)
@@ -51,21 +42,8 @@ def write_hosts(arguments: argparse.Namespace, collective: str | None) -> int:
     write_table(_HEAD, rows, arguments.color, left=4)
     if len(found) == 1:
         words = _words(found[0])
-        write_lines(["", f"allfold show {words}", f"allfold verify {words}"], arguments.color)
+        write_lines(["", f"allfold show {words} --messages", f"allfold verify {words}"], arguments.color)
     return 0
-
-
-def _counts(hosts: str, ranks: str | None) -> list[int]:
-    wanted = parse_hosts(hosts)
-    if ranks is None and isinstance(wanted, int):
-        raise UsageError(
-            f"--hosts {hosts}: say how many ranks each host has (--hosts 4,4), or --ranks how many all have"
-        )
-    total = one_rank_count(ranks) if ranks is not None else sum(wanted)  # type: ignore[arg-type]
-    counts = ranks_per_host(total, wanted)
-    if len(counts) < 2 or total > MOST_COUNTED:
-        raise UsageError(f"--hosts {hosts}: expected at least two hosts, and at most {MOST_COUNTED:,} ranks")
-    return counts
 
 
 def _what_follows(collective: str, islands: Sequence[Sequence[int]], size: int, crossing: Crossing) -> dict[str, Any]:
@@ -104,8 +82,8 @@ def _row(one: dict[str, Any]) -> list[str]:
 
 
 def _words(one: dict[str, Any]) -> str:
-    given = [
-        f"--with {key}={json.dumps(value, separators=(',', ':')) if key == 'groups' else value}"
-        for key, value in one["parameters"].items()
-    ]
-    return " ".join([one["algorithm"], "--collective", one["collective"], "--ranks", str(one["ranks"]), *given])
+    given = dict(one["parameters"])
+    groups = given.pop("groups", None)
+    ranks = f"--ranks {one['ranks']}" if groups is None else f"--hosts {','.join(str(len(group)) for group in groups)}"
+    words = [one["algorithm"], "--collective", one["collective"], ranks]
+    return " ".join([*words, *(f"--with {key}={value}" for key, value in given.items())])

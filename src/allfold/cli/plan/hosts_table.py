@@ -1,4 +1,4 @@
-"""What was measured between hosts, as a table: for `tune` and `plan --measured --hosts`."""
+"""Times measured between hosts as a table, for `tune` and `plan --measured --hosts`."""
 
 from __future__ import annotations
 

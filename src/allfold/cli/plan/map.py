@@ -10,15 +10,9 @@ from rich.text import Text
 
 from ...price.cost.plan import Plan, duration
 from ...price.cost.sweep import Sweep
-from ...view.svg_elements import element, picture, text, title, width_of
+from ...view.svg_elements import element, hue_of, ink_on, picture, text, title, width_of
 from ...wording import format_size
 
-# Also distinct for most colour-blind people: Okabe and Ito's palette, and five more.
-_COLORS = (
-    "#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00", "#999999",
-    "#9ad0a0", "#b9a0e0", "#f3b6a0", "#7a6f5d",
-)  # fmt: skip
-_DARK = ("#0072b2", "#7a6f5d")
 _WIDER = 1.2  # system fonts are wider than Helvetica
 _STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_black", "white")
 
@@ -53,7 +47,7 @@ def map_as_svg(found: Sweep) -> str:
     letter, names = letters(found), found.winners
     side, left, top = 44, 116, 64
     across, down = len(found.ranks) * side, len(found.sizes) * side
-    heading = _title(found)
+    heading = _heading(found)
     wide = max(left + across + 20, 360, ceil(40 + _WIDER * width_of(heading, 16, bold=True)))
     high = top + down + 34 + 22 * len(names)
     parts = [
@@ -71,20 +65,20 @@ def map_as_svg(found: Sweep) -> str:
         for column, ranks in enumerate(found.ranks):
             plan = found.plans[ranks, size]
             name, x = plan.winner.algorithm, left + column * side
-            color = _COLORS[names.index(name) % len(_COLORS)]
+            color = hue_of(name)
             box = element("rect", x=x + 1, y=y + 1, width=side - 2, height=side - 2, rx=4, fill=color)
             label = {"x": f"{x + side / 2:.1f}", "y": baseline, "text_anchor": "middle", "font_weight": "600"}
-            winner = text(letter[name], **label, fill="#fff" if color in _DARK else None)
+            winner = text(letter[name], **label, fill=ink_on(color))
             parts.append(element("g", title(_tip(plan)), box, winner))
     for place, name in enumerate(names):
         y = top + down + 24 + 22 * place
-        color = _COLORS[place % len(_COLORS)]
+        color = hue_of(name)
         box = element("rect", x=left, y=y, width=16, height=16, rx=3, fill=color)
         parts.append(box + text(f"{letter[name]}  {name}", x=left + 24, y=y + 13))
     return picture(wide, high, parts, font_family="system-ui, sans-serif", font_size="13", fill="#222")
 
 
-def _title(found: Sweep) -> str:
+def _heading(found: Sweep) -> str:
     return f"{found.collective} on {next(iter(found.plans.values())).topology.name}: who wins where"
 
 

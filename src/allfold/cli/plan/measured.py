@@ -1,21 +1,22 @@
-"""`allfold plan --measured`: what the model of this machine predicts, beside what `allfold tune` measured."""
+"""`allfold plan --measured`: what `allfold tune` measured on this machine."""
 
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from ...errors import UsageError
 from ...price.cost.plan import duration
-from ...tune.file import default_path, read_hosts
+from ...tune.file import TunedRun, default_path, read_hosts
 from ...tune.hosts import CrossingTiming
-from ...tune.measured import Comparison, measured
+from ...tune.measured import measured
 from ...wording import format_size
-from ..choose import one_rank_count, parse_hosts
-from ..terminal import width, write_json, write_lines, write_table
+from ..choose import one_rank_count, parse_hosts, refuse_plan_options
+from ..terminal import write_json, write_lines, write_table
 from .hosts_table import HOSTS_HEAD, hosts_rows
 
 
@@ -23,28 +24,22 @@ def write_measured(
     arguments: argparse.Namespace, collective: str, names: Sequence[str] | None, sizes: Sequence[int] | None
 ) -> int:
     """The table for one collective; `arguments.measured` is the file, or empty for the user's own."""
-    for option in ("topology", "segments", "svg"):
-        if getattr(arguments, option) is not None:
-            raise UsageError(f"--{option} is for a plan; --measured shows what was measured on one machine")
-    if arguments.sweep:
-        raise UsageError("--sweep is for a plan; --measured shows what was measured on one machine")
+    refuse_plan_options(arguments, "--measured shows what was measured on one machine")
     path = Path(arguments.measured) if arguments.measured else None
     if arguments.hosts is not None:
         return _between_hosts(arguments, path, collective, sizes)
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     found = measured(path, ranks, [collective], names, sizes)
     if arguments.json:
-        write_json(found.to_json())
+        write_json(_document(found))
         return 0
-    machine = found.run.machine
+    machine = found.machine
     title = (
-        f"{collective} between {found.run.ranks} ranks, measured {found.run.date} on {machine['processor']}, "
+        f"{collective} between {found.ranks} ranks, measured {found.date} on {machine['processor']}, "
         f"{machine['cores']} cores"
     )
     write_lines([title], arguments.color)
-    write_table(_HEAD, _rows(found), arguments.color, left=4)
-    for line in found.lines():
-        write_lines(["", *textwrap.wrap(line, min(width(), 110))], arguments.color)
+    write_table(("size", "arrays", "algorithm", "time"), _rows(found), arguments.color, left=3)
     return 0
 
 
@@ -59,7 +54,7 @@ def _between_hosts(
     there = ", ".join(f"{'+'.join(map(str, one.tuned.hosts))} ranks" for one in runs) or "none"
     if not found or collective != "all_reduce":
         asked = f"{collective} of {'any number of' if wanted is None else wanted} ranks"
-        raise UsageError(f"{where}: {asked} between hosts was not tuned; tuned were all_reduces of {there}")
+        raise UsageError(f"{where}: {asked} between hosts was not tuned; the file has all_reduces of {there}")
     kept = [replace(one, timings=_of_sizes(one.timings, sizes)) for one in found]
     if arguments.json:
         write_json([{**one.to_json(), "predicted": one.predicted()} for one in kept])
@@ -83,35 +78,23 @@ def _of_sizes(timings: Sequence[CrossingTiming], sizes: Sequence[int] | None) ->
     kept = tuple(one for one in timings if sizes is None or one.bytes in sizes)
     if not kept:
         there = ", ".join(format_size(size) for size in dict.fromkeys(one.bytes for one in timings))
-        raise UsageError(f"nothing of that size was measured between hosts; measured were {there}")
+        raise UsageError(f"nothing of that size was measured between hosts; the file has {there}")
     return kept
 
 
-_HEAD = ("size", "arrays", "algorithm", "fastest", "predicted", "measured", "error")
+def _document(found: TunedRun) -> dict[str, Any]:
+    rows = [{"ranks": found.ranks, **asdict(one)} for one in found.measured]
+    for row in rows:
+        row["measured"] = row.pop("seconds")
+    return {"ranks": found.ranks, "machine": dict(found.machine), "date": found.date, "rows": rows}
 
 
-def _rows(found: Comparison) -> list[list[str] | None]:
-    """By size and kind of arrays, the fastest measured first, with a gap between groups; the two winners are marked."""
-    groups: dict[tuple[int, bool], list[int]] = {}
-    for i, item in enumerate(found.items):
-        groups.setdefault((item.size, item.shared), []).append(i)
+def _rows(found: TunedRun) -> list[list[str] | None]:
+    """By size and kind of arrays, the fastest first, with a gap between groups."""
     rows: list[list[str] | None] = []
-    errors = found.errors()
-    for (size, shared), members in sorted(groups.items()):
-        members.sort(key=lambda i: found.measured[i])
-        foreseen = min(members, key=lambda i: found.predicted[i])
+    ordered = sorted(found.measured, key=lambda one: (one.size, one.shared, one.seconds))
+    for (size, shared), group in groupby(ordered, key=lambda one: (one.size, one.shared)):
         rows += [None] if rows else []
-        for i in members:
-            marks = ["measured"] * (i == members[0]) + ["predicted"] * (i == foreseen)
-            rows.append(
-                [
-                    format_size(size) if size else "–",
-                    "shared" if shared else "ordinary",
-                    found.items[i].algorithm,
-                    ", ".join(marks),
-                    duration(found.predicted[i]),
-                    duration(found.measured[i]),
-                    f"{errors[i]:+.0%}",
-                ]
-            )
+        shown, arrays = format_size(size) if size else "–", "shared" if shared else "ordinary"
+        rows += [[shown, arrays, one.algorithm, duration(one.seconds)] for one in group]
     return rows

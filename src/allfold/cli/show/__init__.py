@@ -17,6 +17,7 @@ from ...ops import find_op
 from ...programs.check_messages import check_messages
 from ...programs.compile import compile
 from ...programs.messages import MessagePrograms, lower
+from ...programs.two_level import Islands
 from ...proof import verify
 from ...schedules import Schedule
 from ...view.entry import schedule_up_to_error
@@ -24,7 +25,7 @@ from ...view.numbers import draw_numbers, read_values, rows_in
 from ...view.page import page_of
 from ...view.text import draw, draw_moves, title
 from ...wording import parse_size
-from ..choose import Choice, choose, function_of, is_file, is_schedule, ranks_of
+from ..choose import Choice, choose, function_of, is_file, is_schedule, ranks_of, take_hosts
 from ..terminal import progress, width, write_json, write_lines
 from .film import play
 
@@ -37,7 +38,7 @@ class _Shown:
     schedule: Schedule
     error: ScheduleError | None
     function: Any
-    """What made it; None for a schedule that was read from a file."""
+    """The function that made it; None for an algorithm known by name and for a schedule read from a file."""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -46,7 +47,8 @@ class _Shown:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    choices = [choose(name, arguments.collective, arguments.parameters) for name in arguments.names]
+    islands = take_hosts(arguments)
+    choices = [choose(name, arguments.collective, arguments.parameters).on(islands) for name in arguments.names]
     with progress("making the schedule") as say:
         given = rows_in(arguments.values or "")  # as many ranks as there are rows, unless --ranks says otherwise
         ranks = arguments.ranks if arguments.ranks is not None or given is None else str(given)
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise one.error
         if place:
             write_lines([""], arguments.color)
-        _show(one.schedule, arguments)
+        _show(one, islands, arguments)
     return 0
 
 
@@ -75,6 +77,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--speed {arguments.speed:g}: expected steps a second, between 0.01 and 1000")
     if arguments.measure and arguments.html is None:
         raise UsageError("--measure puts a recording into the page; add --html FILE")
+    _check_comparison(arguments)
     if arguments.columns is not None and arguments.svg is None:
         raise UsageError("--columns is for the figure; add --svg FILE")
     if arguments.op != "sum" and arguments.values is None:
@@ -83,6 +86,18 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--values shows numbers in the terminal or on the page; leave out the other option")
     if arguments.json and len(arguments.names) > 1:
         raise UsageError("--json writes one schedule; name one algorithm")
+
+
+def _check_comparison(arguments: argparse.Namespace) -> None:
+    if not arguments.compare:
+        return
+    if arguments.html is None:
+        raise UsageError("--compare opens the page with two schedules beside each other; add --html FILE")
+    if len(arguments.names) != (1 if arguments.measure else 2):
+        raise UsageError(
+            f"--compare takes two algorithms, or one with --measure; got {len(arguments.names)}"
+            f"{' with --measure' if arguments.measure else ''}"
+        )
 
 
 def _make(choice: Choice, ranks: int, arguments: argparse.Namespace) -> _Shown:
@@ -95,11 +110,13 @@ def _make(choice: Choice, ranks: int, arguments: argparse.Namespace) -> _Shown:
     return _Shown(choice, schedule, error, None if isinstance(function, str) else function)
 
 
-def _show(schedule: Schedule, arguments: argparse.Namespace) -> None:
+def _show(shown: _Shown, islands: Islands, arguments: argparse.Namespace) -> None:
+    schedule = shown.schedule
     if arguments.json:
         write_json(schedule.to_json())
     elif arguments.programs or arguments.messages:
-        _write_bit_by_bit(_programs(schedule, arguments.messages), arguments.color)
+        made = shown.choice.two_level(schedule.root, islands) if islands and arguments.messages else None
+        _write_bit_by_bit(_programs(schedule, arguments.messages, made), arguments.color)
     elif arguments.values is not None and not arguments.animate:
         lines = draw_numbers(schedule, read_values(arguments.values, schedule), arguments.op, width(), arguments.full)
         _write_bit_by_bit(lines, arguments.color)
@@ -125,10 +142,10 @@ def _write_bit_by_bit(lines: Iterator[Text], color: bool | None) -> None:
         write_lines(block, color)
 
 
-def _programs(schedule: Schedule, messages: bool) -> Iterator[Text]:
+def _programs(schedule: Schedule, messages: bool, made: MessagePrograms | None) -> Iterator[Text]:
     verify(schedule)  # only a correct schedule has programs
-    programs = lower(schedule) if messages else compile(schedule)
-    if isinstance(programs, MessagePrograms):
+    programs = made or (lower(schedule) if messages else compile(schedule))
+    if isinstance(programs, MessagePrograms) and made is None:
         check_messages(programs)
     yield Text(title(schedule), style="bold")
     for rank in range(schedule.ranks):
@@ -146,6 +163,14 @@ def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
         from ...studio.measure import record
 
         recording = record(first.schedule, size, first.function or first.choice.name)
+    against = None
+    if arguments.compare:
+        against = "measured" if arguments.measure else shown[1].schedule.algorithm
+        if against == first.schedule.algorithm:
+            raise UsageError(f"{arguments.names[0]} and {arguments.names[1]} are both called {against}; rename one")
+        if len({(one.schedule.collective, one.schedule.ranks) for one in shown}) > 1:
+            titles = " and ".join(one.schedule.title for one in shown)
+            raise UsageError(f"{titles} cannot be compared: expected one collective and one number of ranks")
     document = page_of(
         first.schedule,
         None if arguments.topology == "none" else arguments.topology,
@@ -159,6 +184,7 @@ def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
         follow="cut" if is_schedule(first.choice.name) else None,
         values=None if arguments.values is None else read_values(arguments.values, first.schedule),
         op=find_op(arguments.op).name,
+        against=against,
     )
     return page_as_html(document)
 

@@ -1,10 +1,9 @@
-"""`allfold tune`: time every algorithm on this machine, fit the model, and say which one wins from which size on."""
+"""`allfold tune`: time every algorithm on this machine, and choose the fastest for each range of sizes."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import Progress as Bar
-
 from ... import _native
 from ...collectives import COLLECTIVES, find_collective
 from ...engines.shared_memory.tuning import TuningError
 from ...errors import UsageError
+from ...files import require_writable
 from ...launch.environment import launched_place
 from ...launch.spawn import init
 from ...tune import HOSTS_SECONDS, SECONDS
@@ -26,9 +23,9 @@ from ...tune.file import TunedRun, default_path, read_hosts, read_runs, write_ru
 from ...tune.hosts import SIZES as HOSTS_SIZES
 from ...tune.hosts import HostsRun, fitted, tune_hosts
 from ...tune.timing import Progress
-from ...tune.tune import SIZES, conclude, tune
+from ...tune.tune import SIZES, choose_again, tune
 from ...wording import parse_sizes
-from ..terminal import write_json, write_lines
+from ..terminal import bar, write_json, write_lines
 from .report import report, report_hosts, write_notes
 
 _MOST_RANKS = 64
@@ -48,15 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not 2 <= arguments.ranks <= _MOST_RANKS:
         raise UsageError(f"-n {arguments.ranks}: expected 2 to {_MOST_RANKS} ranks")
     if arguments.refit and (arguments.sizes, arguments.collectives, arguments.seconds) != (None, "all", None):
-        raise UsageError("--refit takes all that was measured; leave out --sizes, --collectives and --seconds")
+        raise UsageError("--refit uses all measurements in the file; leave out --sizes, --collectives and --seconds")
     seconds = _seconds(arguments, SECONDS)
     path = default_path() if arguments.output is None else Path(arguments.output)
-    _require_writable(path)
+    require_writable(path, folders=True)
     begin = time.monotonic()
     with _progress() as progress:
         if arguments.refit:
             known = read_runs(path, of_this_machine=False)
-            found = _refitted(known, path, arguments.ranks, arguments.any_order, progress)
+            if arguments.ranks not in known:
+                raise UsageError(_not_tuned(path, arguments.ranks, known))
+            found = choose_again(known[arguments.ranks], arguments.any_order)
         else:
             known = _known(path, read_runs) or {}
             found = tune(arguments.ranks, sizes, names, seconds, arguments.any_order, progress)
@@ -95,20 +94,11 @@ def _document(found: TunedRun, path: Path) -> dict[str, Any]:
 
 
 def _not_tuned(path: Path, ranks: int, known: Mapping[int, TunedRun]) -> str:
-    return f"{path}: {ranks} ranks were not tuned; tuned were {', '.join(map(str, known)) or 'none'}"
-
-
-def _refitted(known: dict[int, TunedRun], path: Path, ranks: int, any_order: bool, progress: Progress) -> TunedRun:
-    if ranks not in known:
-        raise UsageError(_not_tuned(path, ranks, known))
-    old = known[ranks]
-    return conclude(
-        ranks, old.items, old.seconds, old.model.setting, old.unrest, any_order, old.moved, progress, old.machine
-    )
+    return f"{path}: {ranks} ranks were not tuned; the file has {', '.join(map(str, known)) or 'no ranks'}"
 
 
 def _known(path: Path, read: Callable[[Path], T]) -> T | None:
-    """What the file already holds; an unusable file is replaced."""
+    """The present content of the file; an unusable file is replaced."""
     if not os.path.exists(path):
         return None
     try:
@@ -131,8 +121,8 @@ def _between_hosts(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     with init() as comm, _progress() as progress:
         if comm.rank == 0:
-            _require_writable(path)
-        if comm.rank and len(comm._engine.hosts()) == 1:
+            require_writable(path, folders=True)
+        if comm.rank and len(comm.engine.hosts()) == 1:
             return 0  # rank 0 says why
         found = tune_hosts(comm, sizes, seconds, progress)
         comm.barrier()
@@ -150,20 +140,6 @@ def _between_hosts(arguments: argparse.Namespace) -> int:
 
 def _key(run: HostsRun) -> tuple[tuple[int, ...], str]:
     return run.tuned.hosts, run.tuned.fabric
-
-
-def _require_writable(path: Path) -> None:
-    """Fail now, rather than after two minutes of measuring."""
-    try:
-        if stat.S_ISDIR(os.stat(path).st_mode):
-            raise UsageError(f"{path} cannot be written: it is a folder")
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:
-        raise UsageError(f"{path!s:.200} cannot be written: {error.strerror}") from None
-    folder = next(one for one in path.absolute().parents if os.path.exists(one))
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{path} cannot be written: no file can be made in {folder}")
 
 
 def _seconds(arguments: argparse.Namespace, default: float) -> float:
@@ -190,11 +166,5 @@ def _sizes(text: str | None) -> Sequence[int]:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    bar = Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with bar:
-        task = bar.add_task("starting", total=1.0)
-
-        def tell(what: str, part: float) -> None:
-            bar.update(task, completed=part, description=what)
-
-        yield tell
+    with bar("starting", 1.0) as update:
+        yield lambda what, part: update(completed=part, description=what)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 
+from ...errors import UsageError
+from ...files import require_writable
+
 
 def add_color(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -21,6 +24,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
+def output_file(path: str) -> str:
+    """The type of an option that names a file to write: one that cannot be written is refused before the work."""
+    try:
+        require_writable(path)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return path
+
+
 def add_with(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with",
@@ -32,9 +44,48 @@ def add_with(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_case(parser: argparse.ArgumentParser) -> None:
+    """The collective, how many ranks, the root and parameters, for commands about one schedule."""
+    add_collective(parser)
+    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
+    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
+    add_with(parser)
+
+
+def add_collective(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
+
+
+def add_hosts(parser: argparse.ArgumentParser, programs: str) -> None:
+    groups = "hosts with this many ranks each are the algorithm's groups"
+    parser.add_argument("--hosts", metavar="A,B", help=f"{groups}; {programs}")
+
+
+def add_algorithms(parser: argparse.ArgumentParser) -> None:
+    said = "these algorithms only; FILE.json or FILE.xml is a schedule, as of allfold find"
+    parser.add_argument("--algorithms", metavar="A,B", help=said)
+
+
+def add_topology(parser: argparse.ArgumentParser, said: str, default: str | None = None) -> None:
+    parser.add_argument("--topology", default=default, metavar="NAME[:k=v,…]|FILE.json", help=said)
+
+
 def add_counts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--counts",
         metavar="3,0,5",
         help="the buffer's slices are as long as these numbers say, one per rank; for all_to_all one row per rank: 1,2/3,0",
+    )
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """The script, the module or the command that is started; everything after it is for it."""
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module; the rest is for it"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT",
+        help="a Python script and its arguments, or -- and a command",
     )

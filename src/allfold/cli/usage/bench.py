@@ -6,6 +6,7 @@ import argparse
 
 from ...bench import HOW_TO_GET
 from ...wording import UNITS
+from . import output_file
 
 SUMMARY = """\
 Measure collectives between real processes, and compare them with other libraries and with memcpy. Columns and conventions are
@@ -39,7 +40,7 @@ example:
   $ allfold bench -n 4 --device cuda --both                         CUDA tensors, ours and gloo's (and NCCL's, with a GPU each)
 
   $ torchrun --nnodes 2 --nproc-per-node 4 … -m allfold bench       between the ranks of two hosts
-  $ allfold run -n 8 --hosts 2 -m allfold bench --peers gloo        the same, with hosts that are pretended
+  $ allfold run -n 8 --hosts 2 -m allfold bench --peers gloo        the same on two simulated hosts
 
 how to install the peers (a peer that is not installed is named, and the run goes on without it):
   gloo     {HOW_TO_GET["gloo"]}
@@ -109,4 +110,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"rounds at every size, the best counts (default and minimum: {LEAST_ROUNDS})",
     )
     add("--check", action=argparse.BooleanOptionalAction, default=True, help="check the results")
-    add("--json", metavar="FILE", help="also write everything as JSON; - writes JSON to stdout instead of the table")
+    add(
+        "--json",
+        type=_file_or_stdout,
+        metavar="FILE",
+        help="also write everything as JSON; - writes JSON to stdout instead of the table",
+    )
+
+
+def _file_or_stdout(path: str) -> str:
+    return path if path == "-" else output_file(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import add_color, add_json
+from . import add_algorithms, add_color, add_json
 
 SUMMARY = """\
 Steps, messages and bytes of algorithms side by side, counted from their schedules, not from formulas. Bytes are given as
@@ -32,10 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--collective", metavar="C", help="of this collective (default: all_reduce, or that of the files)"
     )
-    parser.add_argument(
-        "--algorithms",
-        metavar="A,B",
-        help="these algorithms only; FILE.json or FILE.xml is a schedule, as of allfold find",
-    )
+    add_algorithms(parser)
     add_json(parser)
     add_color(parser)

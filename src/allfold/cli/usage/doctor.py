@@ -22,16 +22,16 @@ example:
   2     4713     16     nothing: broadcast ended 4.2 s ago
   rank 2 (process 4713) is at train.py:31 in load, called from train.py:60 in main
 
-    $ allfold doctor --all                   all your runs on this machine
+  $ allfold doctor --all                   all your runs on this machine
   $ allfold doctor 4711 --dump flight.json the last 256 calls of every rank, as JSON
 
   $ allfold doctor --read flights/*.json --last 2
   the world: 3 ranks
   call  ranks  what                                      begun              took
-  20    0–2    all_reduce(float32[1024] sum)    0 µs … 56.3 µs  1.67 µs … 116 µs
+  20    0–2    all_reduce(float32[1024] sum)     0 s … 56.3 µs  1.67 µs … 116 µs
   21    0–1    all_reduce(float32[1024] max)  64.6 µs … 125 µs         not ended
-  21    2      did not come
-  call 21: rank 2 did not come, ranks 0 and 1 waited
+  21    2      did not arrive
+  call 21: rank 2 did not arrive, ranks 0 and 1 waited
   …
   $ allfold doctor --read flights/*.json --to perfetto --output flight.json
   $ allfold doctor --read flights/*.json --to torch --output flights_of_torch

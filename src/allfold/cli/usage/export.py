@@ -6,7 +6,7 @@ import argparse
 
 from ...export import FORMATS
 from ...wording import UNITS
-from . import add_with
+from . import add_case
 
 SUMMARY = """\
 Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to simulate in ASTRA-sim (chakra), to view
@@ -36,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="an algorithm, FILE.py:function, FILE.xml (MSCCL) or FILE.json")
     listing = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
     parser.add_argument("--to", required=True, metavar="FORMAT", help=listing)
-    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
-    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
-    add_with(parser)
+    add_case(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write to this file (chakra: a prefix, followed by .RANK.et)"
     )

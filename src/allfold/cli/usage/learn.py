@@ -10,9 +10,9 @@ from .studio import add_serving
 SUMMARY = """\
 A course on collective communication, in lessons of about ten minutes, for people who know Python. A lesson is a short text,
 predictions to commit to before anything is computed, and functions to write, to repair or to improve. Algorithms are proved
-for all numbers of ranks up to 17, and what is wrong is said with its line. The lessons lie in a folder of plain Python files,
-which any editor opens: ./allfold-learn, or the one that --folder names, or the one that you are in. Without a
-command, the lessons are listed, and how far you are."""
+for all numbers of ranks up to 17, and mistakes are reported with their line. The lessons are a folder of plain Python files:
+./allfold-learn, or the one that --folder names, or the one that you are in. Without a command, the lessons are listed with
+your progress."""
 
 _EPILOG = """\
 LESSON is a number or a name; without it, the first lesson that is started and not passed is meant, or the next one.
@@ -43,7 +43,7 @@ COMMANDS = {
     "check": "judge your predictions and prove your code; --watch does so whenever you save the file",
     "hint": "one more hint, chosen by what is wrong in your file now; `hint softmax` for one function",
     "solution": "one solution; --write puts it beside your file",
-    "reset": "the file as it began; your own is kept under another name",
+    "reset": "the original file; your own is kept under another name",
     "studio": "the lessons in your browser, with the same files and the same progress",
     "words": "the words introduced so far, with their meaning",
 }

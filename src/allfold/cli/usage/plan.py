@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...wording import UNITS
-from . import add_color, add_counts, add_json
+from . import add_algorithms, add_color, add_counts, add_json, add_topology, output_file
 
 SUMMARY = """\
 Estimate the time of every algorithm of a collective on a topology, with the α-β-γ model: how long it takes, what limits it, and
@@ -49,19 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S|A,B|A-B",
         help=f"bytes of the buffer (default: 64M; with --sweep: a list, or a range, default 1K-1G). {UNITS}",
     )
-    parser.add_argument(
-        "--topology",
-        metavar="NAME[:k=v,…]|FILE.json",
-        help="where the ranks sit (default: on the cores of this machine)",
-    )
+    add_topology(parser, "where the ranks sit (default: on the cores of this machine)")
     parser.add_argument(
         "--collective", metavar="C", help="of this collective (default: all_reduce; with --hosts: every one)"
     )
-    parser.add_argument(
-        "--algorithms",
-        metavar="A,B",
-        help="these algorithms only; FILE.json or FILE.xml is a schedule, as of allfold find",
-    )
+    add_algorithms(parser)
     parser.add_argument(
         "--segments", type=int, metavar="M", help="cut chunks into M segments (default: the best number)"
     )
@@ -69,21 +61,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep", action="store_true", help="map the fastest algorithm over many sizes and numbers of ranks"
     )
-    parser.add_argument("--svg", metavar="FILE", help="with --sweep: write the map as a picture")
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="with --sweep: write the map as a picture")
     parser.add_argument(
         "--measured",
         nargs="?",
         const="",
         metavar="FILE",
-        help="compare predictions for this machine with what allfold tune measured (default: the user's tuning file)",
+        help="show what allfold tune measured on this machine (default: the user's tuning file)",
     )
     parser.add_argument(
         "--hosts",
         nargs="?",
         const="",
         metavar="A,B",
-        help="which schedule a call without an algorithm follows between hosts with so many ranks each; with --measured: what "
-        "was measured between hosts, not on one machine",
+        help="which schedule a call without an algorithm follows between hosts with this many ranks each; with --measured: "
+        "what was measured between hosts, not on one machine",
     )
     add_json(parser)
     add_color(parser)

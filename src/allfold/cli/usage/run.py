@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from . import add_program
+
 SUMMARY = """\
 Start a Python script once per rank and supervise the processes: when one fails, all are ended, and the last line says which
 rank it was. In the script, `allfold.init()` returns the communicator. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
@@ -25,26 +27,26 @@ example:
   [2] [10. 10. 10. 10.]
   [3] [10. 10. 10. 10.]
 
+  $ allfold run -n 4 --check train.py    # torch.distributed on any backend: differing calls are errors, not hangs
+  $ allfold run -n 4 --threads sum.py    # on every system, without allfold's engine
   $ allfold run -n 2 -m package.module --its-own --options
   $ allfold run -n 2 -- ./executable --its-own --options
 
 exit status: 0 if every rank succeeded (with --survive, if at least one did); otherwise the status of the rank that failed
   first, or 128 + N if signal N killed it; 124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
 
-OPTIONS = ("-n", "--ranks", "--hosts", "--prefix", "--timeout", "--survive", "--pdb", "--engine", "-m")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.usage = (
         "allfold run -n RANKS [--hosts HOSTS] [--prefix] [--timeout SECONDS] [--survive] [--pdb RANK] [--engine NAME] "
-        "(SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
+        "[--check] [--threads] (SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
     )
     parser.add_argument("-n", "--ranks", type=int, metavar="RANKS", help="how many processes to start")
     parser.add_argument(
         "--hosts",
         metavar="HOSTS",
-        help="pretend so many hosts on this machine, or hosts with so many ranks each (--hosts 1,3): ranks share memory "
+        help="simulate this many hosts on this machine, or hosts with this many ranks each (--hosts 1,3): ranks share memory "
         "inside a host only, and the fabric carries the rest",
     )
     parser.add_argument(
@@ -72,11 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "allfold chooses it",
     )
     parser.add_argument(
-        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module; the rest is for it"
+        "--check",
+        action="store_true",
+        help="compare every call of torch.distributed, on any backend, before it is made: ranks that differ get an error that "
+        "says who called what instead of what, and where (docs/check.md). The same as ALLFOLD_CHECK=1",
     )
     parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT",
-        help="a Python script and its arguments, or -- and a command",
+        "--threads",
+        action="store_true",
+        help="ranks are threads of one process, on an engine in Python (docs/testing.md): debuggers, profilers and coverage "
+        "see all of them. RANK and the other variables are not set",
     )
+    add_program(parser)

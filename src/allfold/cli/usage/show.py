@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...view import TOPOLOGY
-from . import add_color, add_json, add_with
+from . import add_case, add_color, add_hosts, add_json, output_file
 
 SUMMARY = """\
 Show an algorithm step by step: the moves of every step, then who holds what after it. The move +3:0→1 adds chunk 3 of rank 0
@@ -36,7 +36,9 @@ example:
   $ allfold show ring --animate                              # plays it in the terminal
   $ allfold show naive driver ring --ranks 4 --svg three.svg # figures for a paper
   $ allfold show ring --ranks 8 --html ring.html             # an interactive page; opens from disk, loads nothing
+  $ allfold show ring tree --compare --html two.html         # two beside each other: which is faster, and why
   $ allfold show hierarchical --ranks 5 --with groups=[[0,1,2],[3,4]] --with across=tree
+  $ allfold show hierarchical --hosts 3,2 --messages         # what the ranks of two hosts run
   $ allfold show my_ring.py:ring --collective all_reduce --ranks 6
 
 exit status: 0 shown, 1 the schedule is wrong (--svg and --html show where), 2 wrong usage."""
@@ -45,10 +47,8 @@ exit status: 0 shown, 1 the schedule is wrong (--svg and --html show where), 2 w
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("names", nargs="+", metavar="NAME", help="algorithms, FILE.py:function, FILE.json or FILE.xml")
-    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
-    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
-    add_with(parser)
+    add_case(parser)
+    add_hosts(parser, "with --messages: the programs that such ranks run")
     parser.add_argument(
         "--values",
         metavar="V",
@@ -60,16 +60,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--programs", action="store_true", help="the program that each rank runs, compiled from the moves"
     )
     parser.add_argument(
-        "--messages", action="store_true", help="the program that each rank runs where ranks share no memory (--hosts)"
+        "--messages", action="store_true", help="the program that each rank runs where ranks share no memory"
     )
     parser.add_argument("--full", action="store_true", help="show everything, however long it is")
     parser.add_argument("--animate", action="store_true", help="play it in the terminal")
     parser.add_argument(
         "--speed", type=float, default=1.0, metavar="X", help="with --animate: steps per second (default: 1)"
     )
-    parser.add_argument("--svg", metavar="FILE", help="write the figure of all steps")
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="write the figure of all steps")
     parser.add_argument("--columns", type=int, metavar="N", help="with --svg: grids per row (default: as many as fit)")
-    parser.add_argument("--html", metavar="FILE", help="write the interactive page; it opens with the first NAME")
+    parser.add_argument(
+        "--html", type=output_file, metavar="FILE", help="write the interactive page; it opens with the first NAME"
+    )
     parser.add_argument(
         "--topology",
         default=TOPOLOGY,
@@ -77,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"with --html: where the ranks sit, as for allfold plan, or none (default: {TOPOLOGY})",
     )
     parser.add_argument("--size", default="1M", metavar="S", help="with --html: bytes of the buffer (default: 1M)")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="with --html: two NAMEs beside each other in every view, or with --measure one and its recording",
+    )
     parser.add_argument("--measure", action="store_true", help="with --html: run it here and include the recording")
     add_json(parser)
     add_color(parser)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...wording import UNITS
-from . import add_color, add_counts, add_json, add_with
+from . import add_case, add_color, add_counts, add_json, add_topology, output_file
 
 SUMMARY = """\
 Simulate an algorithm on a topology, message by message: a message leaves as soon as its data is ready and its port is free,
@@ -30,17 +30,9 @@ example:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("name", metavar="NAME", help="an algorithm, FILE.py:function, FILE.xml (MSCCL) or FILE.json")
-    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
-    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
-    add_with(parser)
+    add_case(parser)
     parser.add_argument("--size", default="1M", metavar="S", help=f"bytes of the buffer (default: 1M). {UNITS}")
-    parser.add_argument(
-        "--topology",
-        default="one_host",
-        metavar="NAME[:k=v,…]|FILE.json",
-        help="where the ranks sit (default: one_host)",
-    )
+    add_topology(parser, "where the ranks sit (default: one_host)", "one_host")
     parser.add_argument("--segments", type=int, default=1, metavar="M", help="cut chunks into M segments (default: 1)")
     add_counts(parser)
     parser.add_argument(
@@ -54,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slow", action="append", default=[], metavar="RANK=F", help="this rank takes F times as long; may be repeated"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the noise (default: 0)")
-    parser.add_argument("--svg", metavar="FILE", help="draw the space-time diagram")
-    parser.add_argument("--trace", metavar="FILE", help="write the trace for Perfetto and chrome://tracing")
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the space-time diagram")
+    parser.add_argument(
+        "--trace", type=output_file, metavar="FILE", help="write the trace for Perfetto and chrome://tracing"
+    )
     add_json(parser)
     add_color(parser)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import add_color, add_json, add_with
+from . import add_collective, add_color, add_hosts, add_json, add_with
 
 SUMMARY = """\
 Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the compiled
@@ -37,6 +37,7 @@ example:
   reduce      hierarchical    1–6       21  yes        root 0, and 11 of 14 others  yes         proved
   reduce      scatter_gather  1–6       21  yes        yes                          yes         proved
 
+  $ allfold verify hierarchical --hosts 4,4      # and the programs that the ranks of two hosts run
   $ allfold verify my_ring.py:ring --collective all_reduce --ranks 2-9
 
 exit status: 0 all proved, 1 something is wrong (the sentence says where), 2 wrong usage."""
@@ -50,13 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="every built-in algorithm (of the collective, if one is given)"
     )
-    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
+    add_collective(parser)
     parser.add_argument("--ranks", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16, or those of the file)")
     parser.add_argument("--roots", default="all", metavar="all|R,…", help="roots of a rooted collective (default: all)")
     parser.add_argument(
         "--uneven", action="store_true", help="for slices with lengths of their own too (counts=…), whatever these are"
     )
     add_with(parser)
+    add_hosts(parser, "the programs that such ranks run are proved too")
     parser.add_argument("--jobs", type=int, metavar="J", help="processes to use (default: the number of cores)")
     add_json(parser)
     add_color(parser)

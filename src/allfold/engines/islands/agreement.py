@@ -1,37 +1,80 @@
-"""Before data are used, ranks compare the call that they make.
+"""Checks that all ranks make the same call, before its data are used.
 
-The ranks of an island do so in shared memory, and the leader of every island compares it with those of the others.
+The ranks of an island compare their calls in shared memory, and the leaders of the islands compare theirs by messages.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ... import _native
 from ...errors import AllfoldError, MismatchError
+from ...fabrics import tags
 from ...fabrics.fabric import FOREVER
 from ...wording import name_ranks
-from ..buffer import Flat
 from ..engine import Call
 from ..signature import PACKED_BYTES, Signature, difference
-from .fronts import DIGEST_BYTES, Front, Fronts
+from .crossing import ALONG_BYTES, most_bytes
 from .job import Job
 from .roster import Roster, Shared
 
-_EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
+_EXPLAINING_SECONDS = 5.0  # for ranks whose calls differ to exchange signatures for the error message
 _NUMBER_BYTES = 8
 _MOST_KNOWN = 1000
+DIGEST_BYTES = 16
+_SAID_BYTES = DIGEST_BYTES + PACKED_BYTES
+
+
+class Front(NamedTuple):
+    """A received header: its digest, and the signature as it was sent."""
+
+    digest: bytes
+    packed: bytes
+
+    @property
+    def signature(self) -> Signature:
+        return Signature.unpacked(self.packed)
+
+
+class Fronts:
+    """The headers that one leader exchanges with the others in every call, with its signature and small data.
+
+    The extension posts the receives of the next headers ahead, each long enough for the longest. So whatever calls ranks
+    make, a header is received as a header, and a small call crosses in one message. It also sends and receives those of
+    calls that it makes itself.
+    """
+
+    def __init__(self, links: _native.PeerLinks, peers: Sequence[int]) -> None:
+        self._links, self.peers = links, list(peers)
+        most = most_bytes(len(self.peers) + 1)
+        links.lead(self.peers, _SAID_BYTES, DIGEST_BYTES, min(ALONG_BYTES, most), most, tags.FRONT, tags.LONG)
+
+    def send(self, job: Job) -> None:
+        """Send the header of a call to all other leaders."""
+        self._links.send_front(job.digest + job.packed, job.deadline)
+
+    def receive(self, job: Job, peer: int) -> Front:
+        """A peer's header for this call."""
+        said = self._links.receive_front(peer, job.deadline)
+        return Front(said[:DIGEST_BYTES], said[DIGEST_BYTES:])
+
+    def refill(self) -> None:
+        """At the end of a call, post the receives of later headers."""
+        self._links.refill()
 
 
 class Agreement:
-    """One rank's end. `fronts`: what leaders send each other; None on ranks that are no leaders."""
+    """One rank's end. `fronts`: the headers that leaders exchange; None on other ranks."""
 
     def __init__(self, roster: Roster, shared: Shared, fronts: Fronts | None) -> None:
         self._roster, self._shared, self.fronts = roster, shared, fronts
         self._known: dict[Signature, tuple[bytes, bytes]] = {}
 
     def describe(self, job: Job) -> None:
-        """Find the bytes that are sent and compared, once the call has its number."""
+        """Compute the bytes that are sent and compared. The call must have its number."""
         job.take(self._roster.rank, self._roster.size)
         known = self._known.get(job.signature)
         if known is None:
@@ -54,18 +97,15 @@ class Agreement:
         if any(row.tobytes() != job.digest for row in table):
             self._explain(job)
 
-    def run_first(self, job: Job, step: Call | _native.Prepared) -> None:
-        """Run one of the first collectives of a call inside the island, in which its ranks may differ."""
+    def run_first(self, job: Job, step: Call) -> None:
+        """Run a first collective of a call inside the island. Its ranks may turn out to make different calls."""
         try:
-            if isinstance(step, Call):
-                self._shared.collectives.run(step, False)
-            else:
-                self._shared.collectives.native.perform(step)
+            self._shared.collectives.run(step, False)
         except MismatchError as error:
             self._explain(job, error)
 
     def _explain(self, job: Job, error: MismatchError | None = None) -> None:
-        """The ranks of the island make different calls, and all of them know: say which."""
+        """Raise the error for an island whose ranks make different calls. All of its ranks call this."""
         mine = self._roster.mine
         job.take(self._roster.rank, self._roster.size)
         own = np.frombuffer(job.signature.packed(), np.uint8)
@@ -78,28 +118,30 @@ class Agreement:
 
     # Between islands -------------------------------------------------------------------------------------------------
 
-    def send(self, job: Job, data: Flat | None = None) -> None:
-        """Send the other leaders what call it is, and data with it; nothing where this rank is no leader."""
+    def send(self, job: Job) -> None:
+        """Send the header of a call to the other leaders. Does nothing unless this rank is a leader."""
         if self.fronts is not None:
-            self.fronts.send(job.digest, job.packed, job.left(), data)
+            self.fronts.send(job)
 
     def compare(self, job: Job) -> None:
-        """Raise `MismatchError` unless the leaders of the other islands make the same call; nothing where this rank is no
-        leader."""
+        """Raise `MismatchError` unless the leaders of the other islands make the same call. Does nothing unless this rank is
+        a leader."""
         if self.fronts is not None:
             for peer in self.fronts.peers:
-                self.receive(job, peer, 0)
+                front = self.fronts.receive(job, peer)
+                if front.digest != job.digest:
+                    self._disagree(job, {self._roster.rank: job.signature, peer: front.signature})
 
-    def receive(self, job: Job, peer: int, bytes: int) -> Front:
-        """Receive and compare the header of another island's leader. `bytes`: the length of the data in it."""
-        assert self.fronts is not None
-        front = self.fronts.receive(peer, bytes, job.left())
-        if front.digest != job.digest:
-            self._disagree(job, {self._roster.rank: job.signature, peer: front.signature})
-        return front
+    def explain(self, job: Job, trouble: MismatchError | tuple[int, bytes]) -> None:
+        """Raise the error of a call that failed natively: the ranks of this island differ, or this leader differs from
+        another one (its rank, and its header)."""
+        if isinstance(trouble, MismatchError):
+            return self._explain(job, trouble)
+        peer, said = trouble
+        self._disagree(job, {self._roster.rank: job.signature, peer: Signature.unpacked(said[DIGEST_BYTES:])})
 
     def prepare_next(self) -> None:
-        """At the end of a call: be ready for what the leaders send in the next ones."""
+        """At the end of a call, post the receives of later headers."""
         if self.fronts is not None:
             self.fronts.refill()
 

@@ -1,4 +1,4 @@
-"""How calls that name no algorithm cross between islands: what is built in, and what `allfold tune` found for hosts."""
+"""The choice of algorithms between islands for calls that name none: built-in rules, and what `allfold tune` found."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from typing import Any
 from ...collectives import find_collective
 from ...documents import DocumentError, list_at, object_at, text_at, whole_at
 from ..shared_memory.tuning import TuningError, read_document, tuning_path
-from .fronts import most_bytes
 
 _MOST_SEGMENT, _MOST_RANKS = 1 << 40, 1 << 20
 _MOST_RUNS = 1000
 
 IN_ORDER = ("naive", "direct")
-"""The algorithms that fold in the order of the islands, so that tuning never changes a bit of the result."""
+"""The algorithms that fold in the order of the islands, so that tuning never changes the bits of a result."""
+
+ALONG_BYTES = 1 << 16
+"""At most this much data is sent in the same message as the header of a call; more follows in a message of its own."""
+_FOLLOWING_BYTES = 4 << 20
+_ALL_BYTES = 16 << 20  # at most this much is received from all other leaders in one call
 
 SLICES_BY_LEADERS = 1 << 20
-"""Bytes of all slices up to which leaders cross with them; beyond, every rank does, with its own slice."""
+"""Bytes of all slices together up to which only leaders send to other islands; above, every rank sends its own slice."""
 
-_MOST_SPOKES = 3  # islands to which the root of a broadcast sends by itself
+_MOST_SPOKES = 3  # islands to which the root of a broadcast sends directly
 _WAYS = {
     "reduce": ("hierarchical", {"up": "driver", "across": "driver"}),
     "broadcast": ("hierarchical", {"across": "driver", "down": "driver"}),
@@ -39,17 +43,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Crossing:
-    """How calls cross. Whatever is chosen, the result has the same bits. Only the all_reduce is tuned."""
+    """The rules by which calls cross between islands. The result has the same bits with all of them. Only all_reduce is
+    tuned."""
 
-    leaders_up_to: int = 2 << 20
-    """Bytes of an all_reduce up to which one leader per island crosses; beyond, every rank does, with its share."""
+    leaders_up_to: int = 512 << 10
+    """Bytes of an all_reduce up to which only one leader per island crosses; above, every rank does, with its share."""
     segment: int = 32 << 20
-    """Bytes that are on their way at once: a message costs much and starts late, so few and long ones."""
+    """Bytes of a segment. Long, because every message has a high fixed cost."""
     across: str | None = None
-    """How the shares cross; the built-in rule if None."""
+    """The algorithm by which shares cross; None: the built-in rule."""
 
     def leaders(self, islands: int) -> int:
-        """The most bytes that leaders send along with the signature of a call, for this many islands."""
+        """The most bytes that leaders send with the header of a call, for this many islands."""
         return min(self.leaders_up_to, most_bytes(islands))
 
     def algorithm(self, islands: int) -> str:
@@ -59,10 +64,10 @@ class Crossing:
     def schedule(
         self, collective: str, islands: Sequence[Sequence[int]], bytes: int, commutative: bool = True
     ) -> tuple[str, dict[str, Any]]:
-        """The algorithm that a call follows when it names none, and its parameters; the engine does just this.
+        """The algorithm of a call that names none, and its parameters; the engine does exactly this.
 
-        `bytes`: of the whole array on one rank, all slices together. `commutative`: whether the operation is; if not, and
-        the ranks of the islands are not consecutive, the call is folded in rank order between all ranks.
+        `bytes`: the length of the whole array on one rank, all slices together. `commutative`: False if the operation is
+        not; then, unless the ranks of the islands are consecutive, all ranks exchange messages and fold in rank order.
         """
         promise = find_collective(collective)
         groups, many = [list(island) for island in islands], len(islands)
@@ -85,7 +90,7 @@ class Crossing:
         return name, {"groups": groups, **by} if by else {}
 
     def segments(self, bytes: int) -> int:
-        """In how many segments an array crosses."""
+        """The number of segments in which an array crosses."""
         return 1 if bytes <= self.leaders_up_to else -(-bytes // self.segment)
 
 
@@ -94,7 +99,7 @@ BUILT_IN = Crossing()
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found for some hosts: how many ranks each has, and by which fabric they are connected."""
+    """The tuning for some hosts: the number of ranks on each, the fabric that connects them, and the rules."""
 
     hosts: tuple[int, ...]
     fabric: str
@@ -123,7 +128,7 @@ class Tuned:
 
 
 def tuned_of(document: Mapping[str, Any]) -> list[Tuned]:
-    """What a tuning file holds of hosts."""
+    """The part of a tuning file about hosts."""
     try:
         return [Tuned.from_json(one) for one in list_at(document.get("hosts", []), "hosts", 0, _MOST_RUNS)]
     except DocumentError as error:
@@ -131,7 +136,7 @@ def tuned_of(document: Mapping[str, Any]) -> list[Tuned]:
 
 
 def find_tuned() -> list[Tuned]:
-    """What the tuning file of this user says; nothing if there is none. Why it cannot be used, the islands say."""
+    """The user's tuning for hosts; empty if there is none. The shared-memory engine warns if the file cannot be used."""
     path, _ = tuning_path()
     try:
         return [] if path is None else tuned_of(read_document(path))
@@ -140,3 +145,8 @@ def find_tuned() -> list[Tuned]:
     except (TuningError, OSError) as error:
         log.debug("the tuning file is ignored between hosts: %s", error)
         return []
+
+
+def most_bytes(islands: int) -> int:
+    """The longest data that the leaders of this many islands exchange with their headers."""
+    return min(_FOLLOWING_BYTES, _ALL_BYTES // max(1, islands - 1))

@@ -1,8 +1,8 @@
 """The engine of ranks on several hosts: shared memory inside an island, the fabric's messages between islands.
 
-A group has four parts. `calls.py` has the calls and their time: they are made one after the other, by the thread that
-calls or in the background. `agreement.py` compares what ranks call before data are used. `membership.py` knows who is
-there and what has failed; a failure cuts the fabric and aborts the island, which ends all waits. `execution/` carries
+A group has four parts. `calls.py` makes calls one after the other, on the calling thread or in the background, and times
+them. `agreement.py` checks that all ranks make the same call, before its data are used. `membership.py` knows which ranks
+are there and what has failed; a failure cuts the fabric and aborts the island, which ends all waits. `execution/` carries
 calls out. `parts.py` puts the parts together.
 """
 
@@ -29,7 +29,7 @@ class Islands(Engine):
         self.parts, self._roster = parts, parts.roster
         self.rank, self.size = parts.roster.rank, parts.roster.size
         self.label, self.timeout = parts.roster.label, parts.roster.timeout
-        self.messages = parts.letters
+        self.messages = parts.messages
         self._groups = 0
 
     # Calls -----------------------------------------------------------------------------------------------------------
@@ -38,10 +38,10 @@ class Islands(Engine):
         return self.parts.calls.begin(call, async_op)
 
     def entry(self, run: Entry, vouched: bool = False) -> Entry:
-        return self.parts.executor.entry(self.parts.calls.begin, run, vouched)
+        return self.parts.executor.entry(run, vouched)
 
     def calls(self) -> int:
-        return self.parts.calls.made
+        return self.parts.calls.direct.made()
 
     def failed(self, error: BaseException) -> None:
         self.parts.calls.explain(error)
@@ -56,7 +56,7 @@ class Islands(Engine):
         recorder, inside = self.parts.executor.stop_trace()
         if recorder is None:
             return []
-        self.run(Call("barrier"), False)  # nothing else is under way after it
+        self.run(Call("barrier"), False)  # no other call is in progress after it
         return recorder.events(inside, clock_shift(self.parts.executor.levels))
 
     # Hosts -----------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class Islands(Engine):
         return self.parts.executor.levels.crossing
 
     def cross_by(self, crossing: Crossing) -> None:
-        """Every rank calls it with the same, between two calls."""
+        """Use other rules. Every rank calls this between two calls, with the same rules."""
         self.parts.executor.levels.cross_by(crossing)
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
@@ -97,10 +97,10 @@ class Islands(Engine):
         self._groups += 1
         check_groups([[rank for rank in row if rank >= 0] for row in table.tolist()])
         is_member = self.rank in chosen
-        # The islands are divided by all of their ranks at once. Ranks outside make a group of their own, and drop it.
+        # Ranks outside create a throwaway group, because group() is collective in an island.
         here = [roster.local[rank] for rank in (chosen if is_member else [self.rank]) if rank in roster.local]
         label = name_group(self._groups, chosen, self.label)
-        is_inside = len(here) == len(chosen)  # of one island: then its errors are the ones that the caller sees
+        is_inside = len(here) == len(chosen)  # in one island: callers then see the errors of its engine
         shared = self.parts.shared.group(here, timeout, label if is_inside else None)
         if not is_member:
             return None

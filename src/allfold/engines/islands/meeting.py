@@ -1,7 +1,7 @@
-"""How ranks on several hosts find their islands, and the fabric between them.
+"""Connects ranks on several hosts: forms the islands, and creates the fabric between them.
 
-Every rank puts up on the board where it runs. Ranks that say the same may share memory; that they can is tried, by
-mapping each other's memory. Where it fails, each of them is an island of its own.
+Every rank publishes its location on the board. Ranks with the same location try to map each other's memory. If that
+works they are an island; if not, each of them is an island of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 from ... import _native
 from ...errors import AllfoldError, MismatchError, UsageError
-from ...fabrics.fabric import Board
+from ...fabrics.board import Board
 from ...version import __version__
 from ...wording import name_ranks
-from ..engine import Call, Engine, Processes
+from ..engine import Call, Engine, Processes, check_same_engine
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.engine import in_threads as shared_in_threads
 from ..shared_memory.engine import meet as meet_inside
@@ -31,11 +31,13 @@ from .parts import Parts
 from .roster import Roster, Shared
 from .world import World, host_name
 
-_TRY_SECONDS = 20.0  # for ranks that say they are on one host to map each other's memory
+_NAME = "islands"  # in the table of engines
+_CARDS = "place"
+_TRY_SECONDS = 20.0  # for ranks with the same location to map each other's memory
 
 
 def here() -> dict[str, Any]:
-    """What ranks must have in common to share memory: a running system, network and user namespaces, and a user."""
+    """The location of this rank. To share memory, ranks need the same booted system, network and user namespaces, and user."""
     facts: dict[str, Any] = {
         "machine": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
         "network": os.readlink("/proc/self/ns/net"),
@@ -48,21 +50,30 @@ def here() -> dict[str, Any]:
 
 
 def in_processes(ranks: Processes, timeout: float) -> Engine:
-    """The engine of all ranks of a board: in shared memory if all of them can share it, else, or if named, of islands."""
+    """The engine of all ranks of a board: `SharedMemory` if all of them share memory and no engine is named, else `Islands`."""
     _native.require_engine("a communicator")
     assert ranks.board is not None
     return _meet(ranks.board(), timeout, ranks.room, "the world", timeout, ranks.is_named)
+
+
+def compare_names(ranks: Processes, name: str, timeout: float) -> Board:
+    """Publish a card that says this rank uses another engine, where ranks of this engine look for cards."""
+    assert ranks.board is not None
+    board = ranks.board().of_this_run(timeout)
+    check_same_engine([one["engine"] for one in board.gather_all(_CARDS, {"engine": name}, timeout)])
+    return board
 
 
 def _meet(
     board: Board, timeout: float, room: int | None, label: str, call_timeout: float, is_named: bool = False
 ) -> Engine:
     board = board.of_this_run(timeout)
-    card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
-    card |= {"bytes": sys.byteorder, "secret": board.has_secret}
-    if board.rank == 0:  # all ranks choose alike, whatever files they would find
+    card = {"engine": _NAME, "place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
+    card |= {"bytes": sys.byteorder, "secret": board.secret is not None}
+    if board.rank == 0:  # all ranks use rank 0's, so that they choose alike
         card["tuned"] = [one.to_json() for one in find_tuned()]
-    cards = board.gather_all("place", card, timeout)
+    cards = board.gather_all(_CARDS, card, timeout)
+    check_same_engine([one["engine"] for one in cards])
     if len({one["secret"] for one in cards}) > 1:
         without = [rank for rank, one in enumerate(cards) if not one["secret"]]
         raise MismatchError(f"init: {name_ranks(without)} did not give the secret that others have (ALLFOLD_SECRET)")
@@ -74,7 +85,7 @@ def _meet(
     candidates: dict[str, list[int]] = {}
     for rank, one in enumerate(cards):
         candidates.setdefault(json.dumps(one["place"], sort_keys=True), []).append(rank)
-    # The layout of shared memory differs between processors, and matters only to those who share it.
+    # The layout of shared memory differs between processors. It matters only to ranks that share memory.
     for first, *others in candidates.values():
         if (
             odd := next((rank for rank in others if cards[rank]["layout"] != cards[first]["layout"]), None)
@@ -83,7 +94,7 @@ def _meet(
                 f"init: {_build(cards, first)}, {_build(cards, odd)}; all ranks of a host must run the same build"
             )
     mine = next(ranks for ranks in candidates.values() if board.rank in ranks)
-    # The lowest rank of each island names a key that nobody can guess.
+    # The lowest rank of each island chooses a secret key.
     keys = board.gather_all("key", secrets.token_hex(16), timeout)
     engine = _tried(mine, board.rank, keys[mine[0]], timeout, room)
     came = board.gather_all("mapped", engine is not None, timeout)
@@ -93,7 +104,7 @@ def _meet(
     if engine is None or ([board.rank] in islands and len(mine) > 1):
         engine = meet_inside(0, 1, keys[board.rank], timeout, room)
     if len(islands) == 1 and not is_named:
-        # Nobody leaves while another rank still looks at the board: whoever keeps it may end first.
+        # No rank may leave while another still reads the board, because it could be the rank that keeps the board.
         engine.run(Call("barrier", timeout=timeout), False)
         engine.label, engine.timeout = label, call_timeout
         return engine
@@ -108,14 +119,12 @@ def _meet(
 
     tuned = [Tuned.from_json(one) for one in cards[0]["tuned"]]
     identity = number_of(keys[0])
-    world = World(
-        board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again, tuned, identity
-    )
+    world = World(board, fabric, sorted(islands), hosts, members, again, tuned, identity)
     return _of_world(world, engine, timeout, label, call_timeout)
 
 
 def _build(cards: Sequence[dict[str, Any]], rank: int) -> str:
-    """Words for what a rank runs."""
+    """A description of the build that a rank runs."""
     one = cards[rank]
     return (
         f"rank {rank} on {one['host']} runs allfold {one['allfold']} (layout {one['layout']:x}, {one['bytes']}-endian)"
@@ -123,26 +132,24 @@ def _build(cards: Sequence[dict[str, Any]], rank: int) -> str:
 
 
 def in_threads(ranks: int, timeout: float) -> list[Engine]:
-    """Ranks as threads of one process, on two hosts that are pretended: the first half of them, and the second."""
-    from torch.distributed import HashStore
+    """Ranks as threads of one process, on two simulated hosts: the first half of them, and the second."""
+    from ...fabrics.stores import MemoryStore
 
-    from ...fabrics.gloo import StoreBoard
-
-    store = HashStore()
+    store = MemoryStore()
     middle = -(-ranks // 2)
     islands = [part for part in (list(range(middle)), list(range(middle, ranks))) if part]
     hosts = [f"host{number}" for number, island in enumerate(islands) for _ in island]
     local = [engine for island in islands for engine in shared_in_threads(len(island), timeout)]
 
     def again(board: Board, timeout: float, label: str, call_timeout: float) -> Engine:
-        raise UsageError("shrink: ranks that are threads cannot do that across hosts")
+        raise UsageError("shrink: not supported for ranks that are threads on simulated hosts")
 
     def make(rank: int) -> Engine:
         engine = local[rank]
         assert isinstance(engine, SharedMemory)
-        board = StoreBoard(store, rank, ranks)
+        board = Board(store, rank, ranks)
         fabric = board.connect("", timeout)
-        world = World(board, fabric, islands, hosts, lambda rank: True, again)
+        world = World(board, fabric, islands, hosts, {}, again)
         return _of_world(world, engine, timeout, "the world", timeout)
 
     with ThreadPoolExecutor(ranks) as threads:
@@ -150,7 +157,7 @@ def in_threads(ranks: int, timeout: float) -> list[Engine]:
 
 
 def _of_world(world: World, island: SharedMemory, within: float, label: str, timeout: float) -> Islands:
-    """`timeout`: of the group's calls."""
+    """The engine of the whole world. `timeout`: of its calls."""
     collectives = island.group(range(island.size), within)
     assert collectives is not None
     roster = Roster.of(world.rank, world.islands, range(world.size), label, timeout, 0)

@@ -1,97 +1,103 @@
-"""The parts of one rank's end of a group, put together, and the news that each of them gets."""
+"""Puts together the parts of one rank's end of a group, and passes news to them."""
 
 from __future__ import annotations
 
 from ...errors import AllfoldError, RankLost
 from ...fabrics import tags
 from ...fabrics.fabric import FOREVER, Disconnected, Fabric
-from .agreement import Agreement
+from .agreement import Agreement, Fronts
 from .calls import Calls
 from .crossing import BUILT_IN, Crossing
 from .execution.executor import Executor
 from .execution.levels import Levels
-from .fronts import Fronts
-from .letters import Letters
+from .execution.native import NativeRuns
+from .frames import Frame, News, Progress
 from .membership import Membership
-from .post import Frame, News, Progress
+from .messages import GroupMessages
 from .roster import Roster, Shared
 from .wire import PeerLinks
 from .world import World
 
 
 class Parts:
-    """`membership`: who is there; `executor`, with `agreement` in it: how a call is carried out; `calls`: when, and for
-    how long; `letters`: users' messages."""
+    """`membership`: which ranks are there; `executor`, with `agreement` in it: carries out calls; `calls`: their order and
+    their time; `messages`: users' messages."""
 
     def __init__(self, world: World, roster: Roster, shared: Shared, fabric: Fabric) -> None:
         self.world, self.roster, self.shared, self.fabric = world, roster, shared, fabric
         self.number, self.ranks = roster.number, roster.ranks
         self.membership = Membership(world, roster, fabric, shared, self._end_all)
         links = PeerLinks(fabric, shared.collectives.messages, roster.local, FOREVER)
-        agreement = Agreement(roster, shared, self._fronts(links))
-        self.executor = Executor(Levels(roster, shared, links, agreement, self._crossing()))
-        self.calls = Calls(roster, self.membership, self.executor.run)
-        self.letters = Letters(roster, world.post, shared.messages.messages, self.membership, self.calls.check_open)
+        native = NativeRuns(fabric.wire, roster, shared)
+        agreement = Agreement(roster, shared, self._fronts(native))
+        self.executor = Executor(Levels(roster, shared, links, native, agreement, self._crossing()))
+        self.calls = Calls(roster, self.membership, self.executor.run, self.executor.explain_failure, native)
+        self.messages = GroupMessages(
+            roster, world.frames, shared.messages.messages, self.membership, self.calls.check_open
+        )
 
     @classmethod
     def join(cls, world: World, roster: Roster, shared: Shared, fabric: Fabric, within: float) -> Parts:
-        """This rank's end of a new group; all of its ranks call it, and wait for each other, for this many seconds."""
+        """This rank's end of a new group. Collective: its ranks wait for each other, for at most `within` seconds."""
         shared.collectives.native.sleep_early()
         group = cls(world, roster, shared, fabric)
         group.calls.start()
         world.add(group)
         world.patience = within
-        # Nobody makes calls, or leaves, while another rank still connects: it would find the connection closed.
+        # No rank makes calls or leaves while another one is still connecting, which would find the connection closed.
         try:
             fabric.barrier(tags.JOIN, within)
         except Disconnected as error:
             raise group.membership.explained(error) from None
         return group
 
-    def _fronts(self, links: PeerLinks) -> Fronts | None:
+    def _fronts(self, native: NativeRuns) -> Fronts | None:
         roster = self.roster
         if roster.rank != roster.mine[0]:
             return None
+        others = [rank for rank in roster.leaders if rank != roster.rank]
         try:
-            return Fronts(links, [rank for rank in roster.leaders if rank != roster.rank])
+            return Fronts(native.links, others)
         except Disconnected as error:
             raise self.world.gone(roster.ranks) or self.membership.unreachable(error) from None
 
     def _crossing(self) -> Crossing:
-        """What was tuned for such hosts, or what is built in."""
+        """The tuned rules for such hosts, or the built-in ones."""
         shape = tuple(map(len, self.roster.islands))
         tuned = (one.crossing for one in self.world.tuned if (one.hosts, one.fabric) == (shape, self.fabric.name))
         return next(tuned, BUILT_IN)
 
-    # What the world has to say -----------------------------------------------------------------------------------------
+    # News (see world.GroupInWorld) -------------------------------------------------------------------------------------
 
     def made(self) -> int:
-        return self.calls.made
+        return self.calls.direct.made()
 
     def take_in(self, source: int, frame: Frame) -> None:
-        """A frame for this group has come from a rank of the world."""
+        """Handle a frame for this group from a rank of the world."""
         rank, number = self.ranks.index(source), frame.numbers[0]
-        if frame.news == News.LETTER:
-            self.letters.arrived(rank, frame)
+        if frame.news == News.MESSAGE:
+            self.messages.arrived(rank, frame)
         elif frame.news == News.ASKED:
             answer = Frame(News.ANSWER, frame.group, self.calls.progress(number), (number, 0, 0))
-            self.world.post.send(source, answer)
+            self.world.frames.send(source, answer)
         elif frame.news == News.ANSWER:
             self.calls.answered(number, rank, Progress(frame.detail))
 
     def fail(self, error: AllfoldError) -> None:
-        self.membership.fail(error)
+        self.membership.fail(self.calls.as_heard(error))
 
     def _end_all(self, error: AllfoldError) -> None:
         self.calls.fail(error)
-        self.letters.fail(error)
+        self.messages.fail(error)
 
     def note_left(self, who: int, calls: int) -> None:
-        """A rank of the world has left this group, after this many calls."""
+        """Note that a rank of the world has left this group, after this many calls."""
         self.membership.left_after[who] = calls
+        self.calls.direct.shut()
 
     def somebody_left(self, who: int) -> None:
-        self.letters.fail_what_cannot_come()
+        self.calls.direct.shut()
+        self.messages.fail_what_cannot_come()
         self.calls.somebody_left(who)
 
     def interrupt(self) -> None:
@@ -104,14 +110,16 @@ class Parts:
 
     def abort(self) -> None:
         self.membership.check_process("abort")
-        self.membership.give_up(RankLost(f"rank {self.roster.rank} has aborted {self.roster.label}"))
+        text = f"rank {self.roster.rank} has aborted {self.roster.label}"
+        self.membership.give_up(self.membership.error or RankLost(self.world.with_cause(text)))
 
     def close(self) -> None:
         if self.membership.is_closed or self.membership.is_forked:
             return
         self.membership.is_closed = True
+        self.calls.direct.shut()
         self.calls.close()
-        self.letters.close()
+        self.messages.close()
         self.shared.close()
         if self.number == 0:
             self.world.end()

@@ -1,6 +1,6 @@
-"""What a rank did while a trace was on: its messages on the wire, and what its island did in shared memory.
+"""The trace of a rank: its messages on the wire, and what its island did in shared memory.
 
-Hosts have clocks of their own; all times are converted to those of rank 0's clock.
+Every host has its own clock; all times are converted to rank 0's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ... import _native
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ..engine import Event
 from ..shared_memory.engine import SharedMemory
@@ -18,14 +19,14 @@ from .job import Job
 from .roster import Roster
 
 WIRE = "wire"
-_SHORT = 1 << 16  # bytes that are gone when a send has begun
+_SHORT = 1 << 16  # bytes: up to here, a send counts as done once it has begun
 
 
 class Recorder:
     """One rank's record, from `start_trace` to `stop_trace`."""
 
     def __init__(self, roster: Roster, island: SharedMemory, algorithm: Callable[[Job], str]) -> None:
-        """`island`: the engine of its collectives. `algorithm`: the name of the one that a call follows."""
+        """`island`: the engine of the island's collectives. `algorithm`: returns the name of a call's algorithm."""
         self._roster, self._island, self._algorithm = roster, island, algorithm
         self._job: Job | None = None
         self._events: list[Event] = []
@@ -43,18 +44,21 @@ class Recorder:
         moved = _Moved(self, f"send to rank {peer}", peer, data.size, begun, self._job)
         if data.size > _SHORT:
             return _Timed(moved, transfer)
-        moved.note()  # it has left; it is waited for at some time
+        moved.note()  # it counts as done, whenever it is waited for
         return transfer
 
     def receive(self, fabric: Fabric, peer: int, data: Bytes, tag: int) -> Transfer:
-        return self.awaits(fabric.receive(peer, data, tag), peer, data.size)
+        moved = _Moved(self, f"receive from rank {peer}", peer, data.size, time.monotonic_ns(), None)
+        return _Timed(moved, fabric.receive(peer, data, tag))
 
-    def awaits(self, transfer: Transfer, peer: int, bytes: int) -> Transfer:
-        """A receive, from now on."""
-        moved = _Moved(self, f"receive from rank {peer}", peer, bytes, time.monotonic_ns(), None)
-        return _Timed(moved, transfer)
+    def take(self, links: _native.PeerLinks) -> None:
+        """Record the messages of this call that the extension has sent and received."""
+        for sends, peer, bytes, begun, ended in links.moved():
+            what = f"send to rank {peer}" if sends else f"receive from rank {peer}"
+            self.note(_Moved(self, what, peer, bytes, begun, None), ended)
 
-    def note(self, moved: _Moved) -> None:
+    def note(self, moved: _Moved, ended: int | None = None) -> None:
+        """Record a message that ended now, or at the given time."""
         job = moved.job or self._job
         if job is None:
             return
@@ -73,12 +77,12 @@ class Recorder:
                 bytes=moved.bytes,
                 start=moved.begun,
                 waited=0,
-                worked=time.monotonic_ns() - moved.begun,
+                worked=(time.monotonic_ns() if ended is None else ended) - moved.begun,
             )
         )
 
     def events(self, inside: Sequence[Event], shift: int) -> list[Event]:
-        """Everything, in the numbers of the whole group. `inside`: what the island's engine recorded."""
+        """All events, with the group's rank numbers. `inside`: those that the island's engine recorded."""
         ranks = self._roster.mine
         found = list(self._events)
         for event in inside:
@@ -91,7 +95,7 @@ class Recorder:
 
 
 class _Moved(NamedTuple):
-    """A message. A receive belongs to the call that waits for it: it may have been posted before."""
+    """A recorded message. A receive belongs to the call that waits for it, since it may have been posted earlier."""
 
     recorder: Recorder
     what: str

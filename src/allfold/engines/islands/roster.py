@@ -10,11 +10,11 @@ from ..shared_memory.engine import SharedMemory
 
 @dataclass(frozen=True)
 class Roster:
-    """Who is in a group. Ranks are numbers in the group, except those in `ranks`."""
+    """The members of a group. Ranks are numbers in the group, except those in `ranks`."""
 
     number: int  # of the group, in the whole run; the world has 0
-    label: str  # how errors name the group
-    timeout: float  # of calls that are given none
+    label: str  # the group's name in errors
+    timeout: float  # of calls that have none of their own
     rank: int  # this one
     size: int
     ranks: list[int]  # by rank: its number in the world
@@ -45,27 +45,27 @@ class Roster:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the islands, one after the other, have the ranks in their order."""
+        """True if the islands, one after the other, list all ranks in order."""
         return [rank for island in self.islands for rank in island] == list(range(self.size))
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The shared memory of this rank's island: two engines, so that users' messages and those of collectives never meet."""
+    """The shared memory of this rank's island: two engines, so that users' messages never match those of collectives."""
 
     collectives: SharedMemory
     messages: SharedMemory
-    """Of users. It runs no collective, except to explain in what calls differ."""
+    """For users' messages. It runs collectives only to explain a mismatch."""
 
     def group(self, local: Sequence[int], timeout: float | None, label: str | None) -> Shared | None:
-        """The same for some of the island's ranks; None on the others. `label`: how errors name it."""
+        """The shared memory of some of the island's ranks; None on the others. `label`: the group's name in errors."""
         messages = self.messages.group(local, timeout, label)
         collectives = self.collectives.group(local, timeout)
         return None if messages is None or collectives is None else Shared(collectives, messages)
 
     def abort(self) -> None:
         for engine in (self.collectives, self.messages):
-            engine.native.abort()  # with no word of an exception that is being handled here
+            engine.native.abort()  # not engine.abort(), which would report the exception being handled here
         self.collectives.messages.close()
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from ...programs.versions import INPUT, OUTPUT, WORK
 from ..buffer import Flat
 from .recorder import Recorder
 
-_LEAST_KEPT, _MOST_KEPT = 1 << 16, 64 << 20  # bytes; less is cheap to have anew, and more too much to keep
+_LEAST_KEPT, _MOST_KEPT = 1 << 16, 64 << 20  # bytes; less is cheap to allocate, and more is too much to keep
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 
 
@@ -45,7 +45,7 @@ class Inside:
 
 
 class PeerLinks:
-    """To every rank of a group, whatever way."""
+    """Messages to and from every rank of a group: through shared memory, or by the fabric."""
 
     def __init__(self, fabric: Fabric, channel: _native.Channel, local: dict[int, int], limit: float) -> None:
         self.fabric, self._channel, self._limit = fabric, channel, limit
@@ -70,7 +70,7 @@ class PeerLinks:
 
 
 class Memory:
-    """Memory for messages that is used again: the system takes longer to hand out fresh memory than to fill it."""
+    """Reuses memory for messages: the system takes longer to provide fresh memory than it takes to fill it."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[Bytes]] = {}
@@ -84,7 +84,7 @@ class Memory:
         return free.pop()
 
     def give_back(self, memory: Bytes) -> None:
-        """After everything that was sent from it or received into it has been waited for."""
+        """Keep memory for reuse. All transfers that use it must have been waited for."""
         if not _LEAST_KEPT <= memory.size <= _MOST_KEPT:
             return
         if self._kept + memory.size > _MOST_KEPT:
@@ -96,11 +96,11 @@ class Memory:
 
 Folding = Callable[[Sequence[Flat], Flat, bool], None]
 CollectiveInside = Callable[[IslandCall, Flat | None, Flat | None], None]
-"""Makes a collective of the island, with its input and its output."""
+"""A function that runs a collective of the island on its input and output."""
 
 
 def folding(op: Op | None, dtype: Dtype, ranks: int) -> Folding:
-    """A function that folds arrays into an array; it is told whether every rank's contribution is then in."""
+    """A function that folds arrays into one. Its last argument: True if the result then has all ranks' contributions."""
 
     def fold(sources: Sequence[Flat], destination: Flat, complete: bool) -> None:
         if len(sources) == 1:
@@ -115,7 +115,7 @@ def folding(op: Op | None, dtype: Dtype, ranks: int) -> Folding:
 
 
 class Run:
-    """One rank's message program, on real arrays. `start` goes as far as it can without waiting, `finish` to the end."""
+    """Runs one rank's message program on arrays: `start` up to the first wait, `finish` to the end."""
 
     def __init__(
         self,
@@ -130,17 +130,17 @@ class Run:
         division: Division,
         dtype: Dtype,
         fold: Folding,
-        left: Callable[[], float],
+        remaining: Callable[[], float],
         inside: CollectiveInside | None = None,
         work: Bytes | None = None,
     ) -> None:
-        """`peers`: the ranks that the program calls 0, 1, 2 …; `left`: how many seconds the call may still take;
-        `inside`: makes the collectives of the island; `work`: memory for the work slots."""
+        """`peers`: the ranks that the program calls 0, 1, 2 …; `remaining`: the seconds that transfers may still take;
+        `inside`: runs the collectives of the island; `work`: memory for the work slots."""
         self._made, self._program, self._at = made, made.programs[rank], 0
         self._begins = made.begins[rank] if made.begins else 0
         self._inside = inside
         self._peers, self._links, self._tag, self._fold = peers, links, tag, fold
-        self._left, self._memory = left, memory
+        self._remaining, self._memory = remaining, memory
         self._taken: list[Bytes] = []
         self._itemsize, self._carrier = dtype.itemsize, dtype.carrier
         schedule = made.schedule
@@ -148,7 +148,7 @@ class Run:
         self._length = division.length
         if not promise.carries_data:  # a barrier has chunks, but no arrays
             input = output = np.empty(0, dtype.carrier)
-        # An array may hold one slice only: its own rank's.
+        # An array may hold only this rank's slice.
         self._arrays = {}
         for space, array, holds in ((INPUT, input, promise.starts), (OUTPUT, output, promise.ends)):
             bounds = division.bounds(rank, of_output=space == OUTPUT)
@@ -156,12 +156,14 @@ class Run:
         self._longest, slots = division.longest, made.work_slots[rank]
         assert not made.even or division.is_even, "chunks must be equally long"
         self._work = (self._take(slots * self._longest) if work is None else work).view(dtype.carrier)
-        self._arrived: dict[int, tuple[Flat, list[int]]] = {}  # messages in memory of their own, and where parts begin
+        self._arrived: dict[
+            int, tuple[Flat, list[int]]
+        ] = {}  # messages with memory of their own; the starts of their parts
         self._receives: dict[int, Transfer] = {}
         self._sends: dict[int, tuple[Transfer, Any]] = {}
 
     def begin(self) -> None:
-        """In two levels: go to where the rank first waits for other islands."""
+        """In two-level programs: run up to the first wait for other islands."""
         while self._at < self._begins:
             self._do()
 
@@ -198,19 +200,19 @@ class Run:
         if kind == InstructionKind.POST:
             self._receives[number] = self._links.receive(self._peers[message.source], self._room(number), self._tag)
         elif kind == InstructionKind.AWAIT:
-            self._receives.pop(number).wait(self._left())
+            self._receives.pop(number).wait(self._remaining())
         elif kind == InstructionKind.SEND:
             data = self._joined(message)
             self._sends[number] = self._links.send(self._peers[message.destination], data, self._tag), data
         else:
-            self._sends.pop(number)[0].wait(self._left())
+            self._sends.pop(number)[0].wait(self._remaining())
 
     def _take(self, elements: int) -> Bytes:
         self._taken.append(self._memory.take(elements * self._itemsize))
         return self._taken[-1]
 
     def _view(self, place: ChunkPlace, length: int) -> Flat:
-        """Some elements, from the beginning of a place on."""
+        """This many elements, from the beginning of a place."""
         if place.space == WORK:
             start = place.at * self._longest
             return self._work[start : start + length]
@@ -219,11 +221,11 @@ class Run:
             assert array is not None
             start = bounds[place.at] - shift
             return array[start : start + length]
-        came, starts = self._arrived[place.at]
-        return came[starts[place.part] : starts[place.part] + length]
+        arrived, starts = self._arrived[place.at]
+        return arrived[starts[place.part] : starts[place.part] + length]
 
     def _together(self, places: Sequence[ChunkPlace]) -> Flat | None:
-        """The memory of places that lie side by side."""
+        """The memory of adjacent places."""
         if not places or not self._made.schedule.promise.carries_data:
             return None
         first, last = places[0], places[-1]
@@ -234,21 +236,21 @@ class Run:
         return array[bounds[first.at] - shift : bounds[last.at + 1] - shift]
 
     def _room(self, number: int) -> Bytes:
-        """Where a message is received: where it belongs, or in memory of its own."""
+        """The memory that a message is received into: its destination, or memory of its own."""
         message = self._made.messages[number]
         total = sum(map(self._length, message.lengths))
         if message.into and total:
             array = self._together(message.into)
             assert array is not None
             return _as_bytes(array)
-        # Nothing at all is one byte, so that there is something to wait for.
+        # An empty message has one byte, so that there is something to wait for.
         memory = self._take(total) if total else np.empty(1, np.uint8)
         starts = list(accumulate(map(self._length, message.lengths), initial=0))
         self._arrived[number] = memory[: total * self._itemsize].view(self._carrier), starts
         return memory
 
     def _joined(self, message: ProgramMessage) -> Bytes:
-        """What a message carries, as one piece of memory: as it lies, if its parts lie side by side."""
+        """The data of a message in one piece of memory: without a copy if its parts are adjacent."""
         lengths = list(map(self._length, message.lengths))
         if not sum(lengths):
             return np.zeros(1, np.uint8)

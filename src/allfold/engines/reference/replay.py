@@ -36,7 +36,7 @@ def replay(
     dtype: object = None,
     counts: object = None,
 ) -> list[Array | None]:
-    """What every rank has in the end; see `Replay`.
+    """The results of all ranks; see `Replay`.
 
     >>> schedule = af.schedule("reduce_scatter", "ring", ranks=2)
     >>> af.replay(schedule, [np.array([1, 2]), np.array([10, 20])])
@@ -46,7 +46,7 @@ def replay(
 
 
 class Replay:
-    """A schedule under way on the inputs of all ranks.
+    """A schedule being replayed on the inputs of all ranks.
 
     `inputs` holds one array per rank: its buffer for all_reduce, reduce, scan, exscan and broadcast (which uses only
     the root's; the others may be None); its slice for gather and all_gather; the whole array for reduce_scatter,
@@ -91,12 +91,12 @@ class Replay:
 
     @property
     def step(self) -> int:
-        """How many steps have been taken."""
+        """The number of steps taken."""
         return self._state.step
 
     @property
     def done(self) -> bool:
-        """Whether all steps have been taken."""
+        """True once all steps have been taken."""
         return self._state.done
 
     def advance(self) -> Folds:
@@ -112,12 +112,12 @@ class Replay:
         return folds
 
     def cell(self, rank: int, chunk: int) -> Array | None:
-        """What a chunk of a rank holds now, None if nothing. What came from another chunk keeps its own length."""
+        """The current contents of a rank's chunk, None if empty. Data from another chunk keeps its own length."""
         array = self._cells[self._number(rank, chunk)]
         return None if array is None else array.copy()
 
     def row(self, rank: int) -> list[Array | None]:
-        """What a rank holds now, chunk by chunk, scratch chunks last."""
+        """The current contents of a rank's chunks, scratch chunks last."""
         return [self.cell(rank, chunk) for chunk in range(self._state.width)]
 
     def contributors(self, rank: int, chunk: int) -> list[int]:
@@ -126,7 +126,7 @@ class Replay:
         return self._state.contributors(rank, chunk)
 
     def outputs(self) -> list[Array | None]:
-        """What every rank has in the end, None where it gets nothing. Takes the steps that remain."""
+        """The result of every rank, None where it gets none. Takes the remaining steps."""
         while not self.done:
             self.advance()
         schedule = self.schedule
@@ -236,16 +236,16 @@ def _take_inputs(
     wanted = None if dtype is None else find_dtype(dtype)
     if not promise.carries_data:
         if any(one is not None for one in given):
-            raise UsageError(f"{promise.name} takes no data, but {len(given)} inputs came")
+            raise UsageError(f"{promise.name} takes no data, but got {len(given)} inputs")
         signal = np.zeros(0, np.uint8)
         return find_dtype("uint8"), (0,), [signal] * ranks
     if len(given) != ranks:
-        raise UsageError(f"{promise.name}: {schedule.title} takes {ranks} inputs, one per rank, but {len(given)} came")
+        raise UsageError(f"{promise.name}: {schedule.title} takes {ranks} inputs, one per rank, but got {len(given)}")
 
     only_root = promise.starts.root_only
     lacking = [rank for rank, one in enumerate(given) if one is None and (rank == schedule.root or not only_root)]
     if lacking:
-        raise UsageError(f"{promise.name}: an input is needed of {name_ranks(lacking)}")
+        raise UsageError(f"{promise.name}: missing the input of {name_ranks(lacking)}")
     carried = [None if one is None else _carry(promise.name, rank, one, wanted) for rank, one in enumerate(given)]
     _check_same(promise.name, carried, counts is None)
     kind, shape = next((one[0], one[1].shape) for one in carried if one is not None)
@@ -254,7 +254,9 @@ def _take_inputs(
             if one is not None:
                 counts.check_array(promise, rank, True, one[1].size)
     elif promise.sliced and not promise.starts.sliced and (not shape or shape[0] % ranks):
-        raise UsageError(f"{promise.name}: the first axis of {describe(kind, shape)} does not make {ranks} slices")
+        raise UsageError(
+            f"{promise.name}: the first axis of {describe(kind, shape)} cannot be divided into {ranks} slices"
+        )
     used = [None if only_root and rank != schedule.root else one for rank, one in enumerate(carried)]
     return kind, shape, [None if one is None else _frozen(one[1]) for one in used]
 
@@ -295,7 +297,7 @@ def _check_same(collective: str, given: list[tuple[Dtype, Array] | None], in_sha
             groups.setdefault(describe(one[0], one[1].shape) if in_shape else str(one[0]), []).append(rank)
     if len(groups) > 1:
         facts = ", ".join(f"{what} on {name_ranks(ranks)}" for what, ranks in groups.items())
-        raise UsageError(f"{collective}: the inputs differ: {facts}; all must be alike")
+        raise UsageError(f"{collective}: the inputs differ: {facts}; all must have the same shape and type")
 
 
 def _frozen(array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Which algorithm the engine takes when the caller names none, and how it moves ordinary arrays.
+"""The default choices: the algorithm of a call that names none, and how ordinary arrays are moved.
 
 On shared memory nothing beats reading straight from everyone. Up to a few KiB everybody reads everything (`naive`: one
 wait); beyond that everybody reduces its own chunk and the others fetch it (`direct`: two waits, the fewest bytes). Both
@@ -36,21 +36,21 @@ _FETCHED_BETWEEN_TWO = (
 )
 
 Choice = tuple[int, str, bool]
-"""(up to how many bytes of the whole buffer, algorithm, whether to reach into arrays that lie in shared memory)"""
+"""(largest size of the whole buffer in bytes, algorithm, True to access arrays in shared memory directly)"""
 
 
 class Way(NamedTuple):
-    """How ordinary arrays are moved."""
+    """A way to move ordinary arrays."""
 
     limit: int
-    """Up to how many bytes of the whole buffer."""
+    """The largest size of the whole buffer, in bytes."""
     fetches: bool
     """The kernel reads them out of their processes. Where it may not, or if this is false, they pass through the work
     areas, and the rest applies."""
     handed: int = _native.MOST_HANDED
-    """Push: to how many peers, at most, a rank writes what it has reduced. Pull, if it would be more: they read it."""
+    """Push: the largest number of peers to which a rank writes its results. With more peers, pull: they read them."""
     segment: int = 0
-    """How many bytes of a work area one segment uses; 0: as many as the extension's `segment_bytes` says."""
+    """The bytes of a work area that one segment uses; 0 for the extension's `segment_bytes`."""
     in_rows: bool = _native.COPIES_IN_ROWS
     """Arrays that are larger than the caches are read in several rows side by side."""
 
@@ -60,14 +60,14 @@ class Way(NamedTuple):
 
 
 Manner = tuple[int, int, bool]
-"""What programs for ordinary arrays are compiled for: handed, segment and in_rows of a `Way`."""
+"""The parameters with which programs for ordinary arrays are compiled: handed, segment and in_rows of a `Way`."""
 
 # From this size on, peers access arrays in shared memory directly; below, copying them costs less than the second wait.
 REACH_FROM = 16 * 1024
 
 
 def choices(collective: str, ranks: int) -> list[Choice]:
-    """What to take for which size, the smallest sizes first. Measured on machines with 2 and 16 cores."""
+    """The built-in choices by size, smallest first. Measured on machines with 2 and 16 cores."""
     promise = find_collective(collective)
     if not promise.carries_data:
         return [(ALWAYS, "direct", False)]
@@ -80,7 +80,7 @@ def choices(collective: str, ranks: int) -> list[Choice]:
 
 @lru_cache(maxsize=1024)
 def folds_from_left(collective: str, algorithm: str, ranks: int) -> bool:
-    """Whether every element of the result is ((x₀ ⊕ x₁) ⊕ x₂) ⊕ …, whatever the root; true of what only moves data.
+    """True if every element of the result is ((x₀ ⊕ x₁) ⊕ x₂) ⊕ …, whatever the root, or if data is only moved.
 
     If it is true of two algorithms, one may take over from the other as messages grow, and no result changes a bit.
     """
@@ -101,8 +101,9 @@ def _expressions(built: Schedule) -> set[int]:
 
 
 def ways(collective: str, ranks: int) -> list[Way]:
-    """How ordinary arrays of which size are moved, the smallest first. The habits of the architecture are the
-    extension's (`native/collectives/program.hpp`); here is from which size on the kernel fetches.
+    """The built-in ways to move ordinary arrays by size, smallest first: the size from which the kernel fetches.
+
+    The other defaults depend on the architecture and are the extension's (`native/collectives/program.hpp`).
 
     A fetch copies once where the work area copies twice. But each fetch is a system call that goes page by page, and
     two fetches from one process at once slow each other down. So it pays where everybody fetches chunks of some size

@@ -29,12 +29,14 @@ from ...registry import Algorithm, AnyAlgorithm, algorithm_of
 from ...wording import name_ranks
 from ..engine import (
     FAILURES,
+    MEETINGS,
     Background,
     Call,
     Engine,
     Entry,
     Event,
     Processes,
+    check_same_engine,
     name_group,
 )
 from ..last_words import last_words, note_ending, watch_multiprocessing
@@ -62,7 +64,7 @@ _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
 
 
 def _say_why() -> None:
-    """At the end of the process: leave its exception for the other ranks, in every group."""
+    """At the end of the process: record its exception for the other ranks, in every group."""
     note_ending()
     for engine in list(_all):
         engine.native.say_last(last_words())
@@ -70,7 +72,7 @@ def _say_why() -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """Give up what is still under way when the interpreter ends: it would need the interpreter to finish."""
+    """Abandon pending calls when the interpreter ends: they would need the interpreter to finish."""
     _say_why()
     if _native.MISSING is None and _native.end_dropped():
         _log.warning("this process ends while calls of a dropped communicator are under way; they were given up")
@@ -90,7 +92,7 @@ def _end_all() -> None:
 def meet(
     rank: int, size: int, key: str, timeout: float, room: int | None = None, within: float | None = None
 ) -> SharedMemory:
-    """Meet the other ranks of this machine that use the same key, `within` so many seconds or the timeout.
+    """Connect to the other ranks of this machine that use the same key, `within` this many seconds or the timeout.
 
     `room`: see `new_member`.
     """
@@ -99,6 +101,7 @@ def meet(
     tuned = find_tuning().pack(size) if rank == 0 else b""
     payload = _MEETING.pack(*own[1:], own.arena.size) + tuned
     others = exchange(rank, size, key, payload, [own.arena.descriptor], timeout if within is None else within)
+    _check_names(others)
     tuning = Tuning.unpack(others[0][0][_MEETING.size :])
     members = []
     for peer, (payload, descriptors) in enumerate(others):
@@ -116,6 +119,22 @@ def meet(
 def in_processes(ranks: Processes, timeout: float) -> SharedMemory:
     _native.require_engine("a communicator")
     return meet(ranks.rank, ranks.size, ranks.key, timeout, ranks.room)
+
+
+def compare_names(ranks: Processes, name: str, timeout: float) -> None:
+    """Take part in the meeting of this engine's ranks without memory, to say that this rank uses another engine."""
+    _check_names(exchange(ranks.rank, ranks.size, ranks.key, name.encode(), [], timeout))
+
+
+def _check_names(met: Sequence[tuple[bytes, list[int]]]) -> None:
+    """Raise if some of the ranks that met use another engine: they handed in its name, and no descriptor."""
+    try:
+        check_same_engine(["shared_memory" if descriptors else payload.decode() for payload, descriptors in met])
+    except MismatchError:
+        for _, descriptors in met:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        raise
 
 
 def in_threads(ranks: int, timeout: float) -> list[Engine]:
@@ -202,7 +221,7 @@ class SharedMemory(Engine):
         watch_multiprocessing(_say_why)
 
     def choose_ways(self, collective: str, rows: Sequence[Way]) -> None:
-        """How the calls that follow move ordinary arrays. All ranks must choose the same ones before the same call."""
+        """Set how the following calls move ordinary arrays. All ranks must choose the same ways before the same call."""
         self._manners = list(dict.fromkeys([*self._manners, *(way.manner for way in rows)]))
         numbered = [(way.limit, way.fetches, self._manners.index(way.manner)) for way in rows]
         chosen = self._tuning.of(collective, self.size) or choices(collective, self.size)
@@ -212,7 +231,7 @@ class SharedMemory(Engine):
 
     def entry(self, run: Entry, vouched: bool = False) -> Entry:
         self._long_way = weakref.WeakMethod(run)
-        return _native.caller_vouched(self.native) if vouched else _native.caller(self.native)
+        return _native.caller(self.native, vouched)
 
     def run(self, call: Call, async_op: bool) -> Background | None:
         ticket = self.native.run(*self._in_numbers(call), async_op)
@@ -256,9 +275,10 @@ class SharedMemory(Engine):
             self.failed(error)
             raise
 
-    def abort(self) -> None:
+    def abort(self, because_of: Sequence[int] = ()) -> None:
+        """`because_of`: the ranks that are the cause, if the caller knows that from elsewhere."""
         self.native.say_last(last_words())
-        self.native.abort()
+        self.native.abort(because_of)
 
     def failed(self, error: BaseException) -> None:
         """Attach what the flight recorders hold to the first error."""
@@ -274,7 +294,7 @@ class SharedMemory(Engine):
         return memory[:bytes]
 
     def group(self, ranks: Sequence[int], timeout: float | None, label: str | None = None) -> SharedMemory | None:
-        """`label`: how errors name the group, if not as one of this engine's."""
+        """`label`: the group's name in errors, if it is not one of this engine's groups."""
         chosen = list(ranks)
         arena = self.members[self.rank].arena
         inside = self.rank in chosen
@@ -285,6 +305,7 @@ class SharedMemory(Engine):
         own[self.size :] = parts
         table = np.empty((self.size, len(own)), np.int64)
         self._gather(own, table, timeout)
+        self._check_nobody_gave_up()
         self._groups += 1
         self._loans.collect()  # now, because all ranks have just dropped the groups that they drop in a loop
         try:
@@ -298,9 +319,40 @@ class SharedMemory(Engine):
         members = [Member(self.members[rank].arena, *table[rank, self.size :].tolist()) for rank in chosen]
         return self._smaller(chosen, members, label or name_group(self._groups, chosen, self.label), self._groups)
 
+    def group_of(self, ranks: Sequence[int], tag: int, timeout: float | None) -> SharedMemory:
+        chosen, messages = list(ranks), self.messages
+        arena = self.members[self.rank].arena
+        own = np.array(allocate_parts(arena, len(chosen)), np.int64)
+        others = [rank for rank in chosen if rank != self.rank]
+        rows = {rank: np.empty(len(own), np.int64) for rank in others} | {self.rank: own}
+        under_way = [messages.start(False, rows[rank], rank, tag, None, MEETINGS) for rank in others]
+        under_way += [messages.start(True, own, rank, tag, None, MEETINGS) for rank in others]
+        for one in under_way:
+            messages.wait(one, timeout)
+        members = [Member(self.members[rank].arena, *rows[rank].tolist()) for rank in chosen]
+        label = f"a group of {self.label}: {name_ranks(chosen)}"
+        return self._smaller(chosen, members, label, f"tag {tag}")
+
+    def inner(self, timeout: float | None) -> SharedMemory:
+        made = self.group(range(self.size), timeout)
+        assert made is not None
+        made.native.follow(self.native)
+        return made
+
+    def _check_nobody_gave_up(self) -> None:
+        """Raise why, if a rank gave up. A rank that comes late to `group` finds there what the others have brought, though
+        they have given it up. It must not go on: nobody would come to the calls of the new group."""
+        standings = [_native.standing(member.arena, member.post) for member in self.members]
+        gone = [rank for rank, standing in enumerate(standings) if standing in ("late", "aborted", "mismatch")]
+        if gone:
+            try:
+                self.native.check_given_up("all_gather", gone)
+            finally:
+                self.native.abort()  # those that have not given up must not wait for this rank in the new group
+
     def shrink(self, timeout: float | None) -> SharedMemory:
         if was_shrunk(self.members, self.rank):
-            raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
+            raise UsageError("shrink: already shrunk; call shrink() on the communicator it returned")
         if self.flight()["standing"] == "left":
             raise UsageError("shrink: this communicator is closed")
         self.native.abort()
@@ -359,7 +411,7 @@ class SharedMemory(Engine):
         return facts(programs, self.rank, algorithm, segment, in_rows)
 
     def _algorithm_named(self, collective: str, name: str) -> str | Algorithm:
-        """What the extension's name for an algorithm means: the name of a registered one, or a user's function."""
+        """The algorithm behind the extension's name for it: the name of a registered one, or a user's function."""
         key = collective, name
         return self._functions.get(key) or (self._traced or {}).get(key) or name
 
@@ -423,7 +475,7 @@ def _folding(op: Op) -> Any:
 
 
 def _fetches() -> bool:
-    """Whether large ordinary arrays may be read out of the memory of other ranks, where the system allows it."""
+    """True if large ordinary arrays may be read out of the memory of other ranks, where the system allows it."""
     text = os.environ.get("ALLFOLD_FETCH", "1")
     if text not in ("0", "1"):
         raise UsageError(f"ALLFOLD_FETCH is {text!r}; expected 1 (read large arrays across processes) or 0 (never)")

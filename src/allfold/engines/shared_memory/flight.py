@@ -1,4 +1,4 @@
-"""What the flight recorders held when a call failed, kept where it can be found.
+"""Files and attributes that keep the flight records after a call has failed.
 
 Every rank always keeps its last 256 calls with their times in its post. The posts are shared, so a rank that sees a
 call fail can read the calls of all others too, even those of a lost rank. They are kept with the error, as its
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 from ... import _native
@@ -26,6 +28,7 @@ FOLDER = "ALLFOLD_FLIGHT_DIR"
 _MOST_PEERS = 64  # with more, writing would delay the error for too long
 _MOST_BYTES = 2**28
 _MOST_TEXT = 200
+_MOST_FRAMES = 100
 
 
 def keep(
@@ -63,7 +66,7 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, int], dict[str, Any]] = {}
     from_itself: dict[tuple[str, int], set[int]] = {}
     for path in paths:
-        writer, found = _read(path)
+        writer, found = _read_file(path)
         for group in found:
             key = group["label"], group["group"]
             known = groups.setdefault(key, {**group, "members": {}})
@@ -83,10 +86,13 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
                 known["members"][member["rank"]] = member
             if group["error"]:
                 known.setdefault("errors", {})[writer] = group["error"]
+                known.setdefault("stacks", {})[writer] = group["stack"]
     for group in groups.values():
         group["members"] = [group["members"][rank] for rank in sorted(group["members"])]
         group.pop("error")
+        group.pop("stack")
         group.setdefault("errors", {})
+        group.setdefault("stacks", {})
     return sorted(groups.values(), key=lambda group: (-group["size"], group["label"]))
 
 
@@ -94,7 +100,7 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def in_memory(rank: int, members: Sequence[tuple[Any, int, int, int]]) -> list[dict[str, Any]]:
-    """The records of all ranks that share memory; with too many, one's own."""
+    """The records of all ranks that share memory; if there are too many, only this rank's."""
     shown = range(len(members)) if len(members) <= _MOST_PEERS else [rank]
     return [{"rank": peer, **_native.flight(*members[peer][:2])} for peer in shown]
 
@@ -104,7 +110,19 @@ def _document(
 ) -> dict[str, Any]:
     group = {"label": label, "group": number, "size": size, "members": list(members)}
     what = {"type": type(error).__name__, "message": str(error)}
-    return {"format": FORMAT, "version": VERSION, "rank": rank, "time": time.time(), "error": what, "groups": [group]}
+    head = {"format": FORMAT, "version": VERSION, "rank": rank, "time": time.time(), "error": what}
+    return {**head, "stack": _callers(), "groups": [group]}
+
+
+def _callers() -> list[tuple[str, int, str]]:
+    """The lines of the program that are at work in this thread, the innermost first: where the failed call was made."""
+    return [(code.co_filename, line, code.co_name) for code, line in islice(_frames(sys._getframe(2)), _MOST_FRAMES)]
+
+
+def _frames(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
+    while frame is not None:
+        yield frame.f_code, frame.f_lineno
+        frame = frame.f_back
 
 
 def _write(path: Path, text: str) -> None:
@@ -117,31 +135,37 @@ def _write(path: Path, text: str) -> None:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> tuple[int | None, list[dict[str, Any]]]:
-    """Which rank wrote a file, if it was a rank, and the groups in it."""
+def _read_file(path: Path) -> tuple[int | None, list[dict[str, Any]]]:
+    """The rank that wrote a file, if it was a rank, and the groups in the file."""
     try:
         written = read_plain(path, _MOST_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: it cannot be read: {error.strerror}") from None
     except DocumentError:
-        raise UsageError(f"{path}: expected a plain file of at most {_MOST_BYTES >> 20} MiB") from None
+        raise UsageError(f"{path}: expected a regular file of at most {_MOST_BYTES >> 20} MiB") from None
     try:
         content = parse(written)
         if isinstance(content, list):  # of `allfold doctor --dump`
-            return None, _all_of(content, "groups", partial(_group, error=None))
+            return None, _all_of(content, "groups", partial(_group, error=None, stack=[]))
         document = head_of(content, FORMAT, VERSION)
         raised = document.get("error")
         what = ""
         if isinstance(raised, dict):
             what = f"{_text(raised, 'error.type')}: {_text(raised, 'error.message', 10_000)}"
         rank = _count(document, "rank")
-        return rank, _all_of(document.get("groups"), "groups", partial(_group, error=what))
+        stack = [_frame(one) for one in list_at(document.get("stack", []), "stack", most=_MOST_FRAMES)]
+        return rank, _all_of(document.get("groups"), "groups", partial(_group, error=what, stack=stack))
     except DocumentError as error:
         said = f"{error.where} is not {error.expected}" if error.where else str(error)
         raise UsageError(f"{path}: it is not a flight record: {said}") from None
 
 
-def _group(value: Any, where: str, error: str | None) -> dict[str, Any]:
+def _frame(value: Any) -> tuple[str, int, str]:
+    file, line, function = list_at(value, "stack", 3, 3)
+    return text_at(file, "stack", 4096), whole_at(line, "stack", 0, 2**31), text_at(function, "stack", 4096)
+
+
+def _group(value: Any, where: str, error: str | None, stack: list[tuple[str, int, str]]) -> dict[str, Any]:
     group = object_at(value, where)
     size = _count(group, f"{where}.size", 1, _native.MOST_RANKS)
     members = _all_of(group.get("members"), f"{where}.members", partial(_member, size=size))
@@ -153,6 +177,7 @@ def _group(value: Any, where: str, error: str | None) -> dict[str, Any]:
         "size": size,
         "members": members,
         "error": error,
+        "stack": stack,
     }
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of a group have in shared memory: an arena per rank, with a post, work area and inbox per group."""
+"""The shared memory of a group's ranks: an arena per rank, with a post, a work area and an inbox per group."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Loans:
 
 
 def number_of(*names: object) -> int:
-    """A number that all ranks of a group derive alike, and that no other group of the machine has."""
+    """A number that all ranks of a group derive independently, unique among the groups of the machine."""
     return int.from_bytes(blake2b(repr(names).encode(), digest_size=8).digest(), "little")
 
 

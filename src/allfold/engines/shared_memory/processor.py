@@ -1,4 +1,4 @@
-"""The name of a processor, from what the kernel says of it in /proc/cpuinfo."""
+"""The name of a processor, from /proc/cpuinfo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the ranks of one machine find each other: everyone hands in bytes and descriptors, and everyone gets all of them.
+"""The rendezvous of the ranks on one machine: each contributes bytes and descriptors, and gets those of all ranks.
 
 Rank 0 listens on a Unix socket in the abstract namespace, which leaves nothing in the file system and vanishes with the
 process. A conversation, with the kinds of packets in capitals:
@@ -61,13 +61,13 @@ _NAME_SECONDS = 0.5
 def exchange(
     rank: int, size: int, key: str, payload: bytes, descriptors: Sequence[int], timeout: float
 ) -> list[tuple[bytes, list[int]]]:
-    """What every rank handed in, by rank. The caller must close the returned descriptors, its own included.
+    """The contributions of all ranks, by rank. The caller must close the returned descriptors, its own included.
 
-    Every rank must come with the same key and size within the timeout. If it fails for one rank, it fails for all.
+    Every rank must call it with the same key and size within the timeout. If it fails for one rank, it fails for all.
     """
     if not 1 <= size < _LARGEST_COUNT:
         raise UsageError(f"rendezvous: expected at least one rank, size is {size}")
-    # A rank beyond the size is reported to rank 0 instead, so that everyone hears of it; alone there is nobody to tell.
+    # A rank beyond the size is reported to rank 0 instead, so that all ranks learn of it; a single rank has no peer.
     if not 0 <= rank < (1 if size == 1 else _LARGEST_COUNT):
         raise UsageError(f"rendezvous: expected a rank from 0 to {size - 1}, rank is {rank}")
     own = _Part(len(payload), len(descriptors), bytearray(payload), [])
@@ -91,7 +91,7 @@ def exchange(
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end of a connection, according to the kernel."""
+    """The process at the other end of a connection, according to the kernel."""
 
     process: int  # 0: of a PID namespace that this process cannot see
     user: int
@@ -119,7 +119,7 @@ def socket_name(key: str, user: int) -> bytes:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """What a rank knows before it has met anybody."""
+    """The facts that a rank knows before it has connected."""
 
     rank: int
     size: int
@@ -138,7 +138,7 @@ class _Meeting:
 
 @dataclass
 class _Part:
-    """What one rank hands in, complete or still on its way."""
+    """One rank's contribution, complete or still arriving."""
 
     bytes_expected: int
     descriptors_expected: int
@@ -150,7 +150,7 @@ class _Part:
         return len(self.payload) == self.bytes_expected and len(self.descriptors) == self.descriptors_expected
 
     def add(self, packet: bytes, descriptors: list[int]) -> bool:
-        """Take in a packet; False where it does not belong here. The descriptors are this part's from now on."""
+        """Add a packet; False if it does not belong here. The descriptors belong to this part from now on."""
         self.descriptors += descriptors
         if packet[0] == _PIECE and not descriptors:
             self.payload += packet[1:]
@@ -193,7 +193,7 @@ def _open(meeting: _Meeting) -> socket.socket:
         if meeting.remaining() == 0:
             held = f"; {stranger} holds the name of this run, and was not heard" if stranger else ""
             raise CollectiveTimeout(
-                meeting.sentence(f"rank 0 of {meeting.size} did not come within {meeting.timeout:g} s{held}")
+                meeting.sentence(f"rank 0 of {meeting.size} did not arrive within {meeting.timeout:g} s{held}")
             )
         time.sleep(min(pause, meeting.remaining()))
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -213,7 +213,7 @@ def _listening(name: bytes, size: int) -> socket.socket | None:
 
 
 def _connected(name: bytes) -> tuple[socket.socket | None, str]:
-    """A connection to the process of this user that listens at that name; or who else listens there."""
+    """A connection to this user's process that listens at that name, or the identity of another listener."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.setblocking(False)
@@ -266,7 +266,7 @@ class _Visitor:
 
 
 class _Host:
-    """One loop over all connections: a peer that is slow, silent or strange holds up nobody else."""
+    """One loop over all connections: a slow, silent or foreign peer delays no other."""
 
     def __init__(self, meeting: _Meeting, listener: socket.socket, own: _Part) -> None:
         self.meeting = meeting
@@ -426,7 +426,7 @@ class _Host:
         size = self.meeting.size
         missing = [rank for rank in range(1, size) if rank not in self.ranks]
         if missing:
-            return self.meeting.sentence(f"{name_ranks(missing)} of {size} did not come within {timeout:g} s")
+            return self.meeting.sentence(f"{name_ranks(missing)} of {size} did not arrive within {timeout:g} s")
         stuck = [
             rank
             for rank, visitor in sorted(self.ranks.items())
@@ -435,7 +435,7 @@ class _Host:
         return self.meeting.sentence(f"{name_ranks(stuck)} of {size} came but did not finish within {timeout:g} s")
 
     def _tell(self, error: AllfoldError) -> None:
-        """Tell everyone who still listens; a failure here must not hide the first one."""
+        """Report it to all remaining connections; a failure here must not hide the first one."""
         kind = max(index for index, failure in enumerate(_FAILURES) if isinstance(error, failure))
         packet = bytes([_FAILED, kind]) + str(error).encode(errors="replace")[: _PIECE_BYTES - 1]
         # Some may still be on their way. After a timeout they had their chance; once the answer began, all are here.
@@ -497,7 +497,7 @@ def _join(meeting: _Meeting, connection: socket.socket, own: _Part) -> list[tupl
         connection.settimeout(max(meeting.remaining(), _SHORTEST_PAUSE_SECONDS))
         packet, descriptors = _receive(connection)
         if not packet:
-            raise ConnectionResetError(f"{host} hung up")
+            raise ConnectionResetError(f"{host} closed the connection")
         if packet[0] == _FAILED:
             raise _failure(packet)
         return packet, descriptors
@@ -544,12 +544,12 @@ def _join(meeting: _Meeting, connection: socket.socket, own: _Part) -> list[tupl
 
 
 def _build() -> tuple[int, bytes]:
-    """What two ranks must have in common to use each other's memory."""
+    """The build facts that two ranks must share to use each other's memory."""
     return _native.LAYOUT, __version__.encode()[:32].ljust(32, bytes(1))
 
 
 def _last_words(connection: socket.socket) -> AllfoldError | None:
-    """What rank 0 still had to say, after something went wrong."""
+    """The last message from rank 0, after something went wrong."""
     deadline = time.monotonic() + _LAST_WORDS_SECONDS
     while (remaining := deadline - time.monotonic()) > 0:
         try:

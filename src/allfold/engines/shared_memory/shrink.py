@@ -1,4 +1,4 @@
-"""Going on with the survivors: how the ranks that are left agree on who they are.
+"""Shrinking: the surviving ranks agree on who they are.
 
 Every rank that wants to go on writes its view (the ranks that it believes are left) into its post, and reads the views
 of the others. A view only ever loses ranks: those whose process is gone, those that have left, and those that another
@@ -33,7 +33,7 @@ _PAUSE = 0.001
 def agree_on_survivors(
     members: list[Any], rank: int, allocate: Callable[[], tuple[int, int, int]], timeout: float
 ) -> list[int]:
-    """The ranks that go on, in order; every one of them gets the same list. `allocate` says where its new parts lie."""
+    """The surviving ranks, in order; each of them gets the same list. `allocate` returns the places of its new parts."""
     posts = _Posts(members)
     deadline = time.monotonic() + timeout
     if posts.state(rank) == 0:
@@ -65,12 +65,12 @@ def agree_on_survivors(
         if time.monotonic() > deadline:
             late = sorted(peer for peer in view - {rank} if not posts.state(peer))
             who = name_ranks(late) if late else "the others"
-            raise CollectiveTimeout(f"shrink: {who} did not come within {timeout:g} s, and {_are(late)} not gone")
+            raise CollectiveTimeout(f"shrink: {who} did not arrive within {timeout:g} s, and {_are(late)} not gone")
         time.sleep(_PAUSE)
 
 
 def offsets_of(members: list[Any], rank: int) -> tuple[int, int, int]:
-    """Where a survivor's post, work area and inbox of the new communicator lie in its arena."""
+    """The places of a survivor's post, work area and inbox of the new communicator in its arena."""
     posts = _Posts(members)
     return posts.load(rank, _POST), posts.load(rank, _WORK), posts.load(rank, _INBOX)
 
@@ -96,7 +96,7 @@ class _Posts:
         return _native.is_alive(self._places[rank][0])
 
     def is_there(self, rank: int) -> bool:
-        """Whether a rank may still take part: it is alive, and has not closed the communicator."""
+        """True if a rank may still take part: it is alive, and has not closed the communicator."""
         return self.is_alive(rank) and _native.flight(*self._places[rank])["standing"] != "left"
 
     def write_set(self, rank: int, number: int, ranks: frozenset[int]) -> None:
@@ -108,7 +108,7 @@ class _Posts:
         return self._read_set(rank, 0)
 
     def decision(self) -> frozenset[int] | None:
-        """What anybody, dead or alive, has decided."""
+        """The decision of any rank, dead or alive."""
         for rank in range(len(self._places)):
             if self.state(rank) == _DECIDED:
                 return self._read_set(rank, 1)

@@ -1,7 +1,7 @@
-"""Where a process is in its program, for those who ask: peers that wait for it, and `allfold doctor`.
+"""Stacks on request: a process reports where it is in its program to waiting peers and to `allfold doctor`.
 
 A thread of the process sleeps in the engine until there is a question, and answers with the stacks of all threads of
-the process. Until then it costs nothing. No answer tells something as well: the process is stopped, or its interpreter
+the process. Until then it costs nothing. No answer is informative too: the process is stopped, or its interpreter
 is held by code that never releases it.
 """
 
@@ -23,7 +23,7 @@ _OWN = "allfold: where do you stand"
 
 
 def answer_questions(arena: Any, owner: object) -> None:
-    """Have questions to the arena's directory answered, as long as the owner lives."""
+    """Answer questions in the arena's directory, as long as the owner lives."""
     threading.Thread(target=_answer, args=(arena,), name=_OWN, daemon=True).start()
     # Not at the end of the interpreter: the thread would wake up only to be ended.
     weakref.finalize(owner, _native.end_questions, arena).atexit = False

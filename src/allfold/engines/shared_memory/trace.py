@@ -1,4 +1,4 @@
-"""What the extension recorded of an instruction, with what the program says about it."""
+"""Trace events: the extension's record of an instruction, together with the instruction itself."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def find_tuning() -> Tuning:
 
 
 def tuning_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, bool]:
-    """Where the tuning file is or would be, None for nowhere; and whether the user named it."""
+    """The path of the tuning file, None if there is none; and True if the user named it."""
     named = environ.get(VARIABLE, "")
     if named == "off":
         return None, True
@@ -127,7 +127,7 @@ def _check_owner(facts: os.stat_result) -> None:
     if facts.st_uid not in (os.geteuid(), 0):
         raise TuningError(f"it belongs to another user (number {facts.st_uid})")
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise TuningError("others than its owner may write to it (chmod go-w)")
+        raise TuningError("users other than its owner can write to it (chmod go-w)")
 
 
 def check_document(content: bytes, of_this_machine: bool = True) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def choices_of(document: Mapping[str, Any]) -> Tuning:
         found[ranks] = {name: _checked(name, ranks, rows, any_order) for name, rows in run["choices"].items()}
         ordinary = run.get("ordinary", {})  # files written before there were ways have none
         if not isinstance(ordinary, dict):
-            raise TuningError(f"it is damaged: what it says of ordinary arrays with {ranks} ranks is not an object")
+            raise TuningError(f"it is damaged: the entry for ordinary arrays with {ranks} ranks is not an object")
         if tuned := {name: checked_ways(name, ranks, rows) for name, rows in ordinary.items()}:
             ways[ranks] = tuned
     return Tuning(found, ways)
@@ -183,7 +183,7 @@ def _checked(collective: str, ranks: int, rows: Any, any_order: bool) -> tuple[C
             raise TuningError(f"it is damaged: {where}: there is no algorithm {_short(algorithm)}")
         if not any_order and not folds_from_left(collective, algorithm, ranks):
             raise TuningError(
-                f"{where}: {algorithm} does not fold from rank 0 up, so that results would change with the size; "
+                f"{where}: {algorithm} does not fold in rank order, so results would change with the size; "
                 "`allfold tune --any-order` allows it"
             )
         choices.append((limit, algorithm, reach))
@@ -226,11 +226,11 @@ def _by_size(collective: str, where: str, rows: Any, names: Sequence[str]) -> It
         yield [limit, *row[1:]]
         least = limit
     if least != ALWAYS:
-        raise TuningError(f"it is damaged: {where}: nothing is said of more than {least} bytes")
+        raise TuningError(f"it is damaged: {where}: it has no entry for more than {least} bytes")
 
 
 def machine() -> dict[str, Any]:
-    """What tells machines apart, as far as it matters and without naming one."""
+    """The facts that distinguish machines for tuning, without identifying one."""
     return {"processor": this_processor(), "cores": os.cpu_count() or 1}
 
 

@@ -12,8 +12,9 @@ proved.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -218,23 +219,13 @@ def _order(traces: Sequence[Sequence[Node]]) -> list[_Id]:
             what = "is never received" if key in sends else "was never sent"
             raise ScheduleError(f"message {key[2]} of {key[3]} bytes from rank {key[0]} to rank {key[1]} {what}")
         needs[receives[key]].add(sends[key])
-    followers: dict[_Id, list[_Id]] = defaultdict(list)
-    for node_id, wanted in needs.items():
-        for other in wanted:
-            followers[other].append(node_id)
-    missing = {node_id: len(wanted) for node_id, wanted in needs.items()}
-    ready = deque(node_id for node_id, count in missing.items() if count == 0)
-    order = []
-    while ready:
-        order.append(ready.popleft())
-        for follower in followers[order[-1]]:
-            missing[follower] -= 1
-            if missing[follower] == 0:
-                ready.append(follower)
-    if len(order) < len(needs):
-        rank, place = next(node_id for node_id, count in missing.items() if count)
-        raise ScheduleError(f"node {place} of rank {rank}, {traces[rank][place].name}, waits forever", rank=rank)
-    return order
+    try:
+        return list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        rank, place = error.args[1][0]
+        raise ScheduleError(
+            f"node {place} of rank {rank}, {traces[rank][place].name}, waits forever", rank=rank
+        ) from None
 
 
 def _moves(traces: Sequence[Sequence[Node]], order: list[_Id]) -> list[TimedMove]:

@@ -82,7 +82,7 @@ def _varint(value: int) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, Value], list[Node]]:
-    """What `encode` wrote: the metadata and the nodes. Anything else is refused with a `UsageError`."""
+    """The metadata and the nodes of a file that `encode` wrote. Anything else raises a `UsageError`."""
     try:
         head, *rest = list(_messages(data))
         about = dict(_read_attribute(part) for key, part in _fields(head) if key == 2 and isinstance(part, bytes))

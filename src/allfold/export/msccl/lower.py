@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from ...collectives import NOTHING
 from ...errors import UsageError
 from ...schedules import Schedule
-from ..buffers import Buffers, Place
+from ..buffers import Place, RankMemory
 from ..folds import Cell, ChunkFold, folds_of
 from .xml import COLLECTIVES, MOST_COUNT, XmlAlgorithm, XmlBlock, XmlGpu, XmlStep
 
@@ -30,7 +29,7 @@ _LOCAL: Ends = (-1, -1, 0)
 
 @dataclass(slots=True)
 class _Operation:
-    """What becomes a step. `reads` and `writes` say what it touches, with in-place aliases resolved."""
+    """An operation that becomes a step. `reads` and `writes` say what it touches, with in-place aliases resolved."""
 
     kind: str
     block: Ends
@@ -125,55 +124,28 @@ def _follows(first: ChunkFold, second: ChunkFold, ranks: list[_Rank]) -> bool:
     for one, two in zip(_in_order(first), _in_order(second), strict=True):
         if one[0] != two[0] or two[1] != one[1] + 1:
             return False
-        pairs.append((ranks[one[0]].at(one[1]), ranks[two[0]].at(two[1])))
+        pairs.append((ranks[one[0]].at[one[1]], ranks[two[0]].at[two[1]]))
     return all(place[0] == behind[0] and behind[1] == place[1] + 1 for place, behind in pairs)
 
 
-class _Rank:
+class _Rank(RankMemory):
     """The operations of one rank, under construction."""
 
     def __init__(self, schedule: Schedule, rank: int, aside: bool, share: int | None) -> None:
-        self.schedule, self.rank, self.aside, self.share = schedule, rank, aside, share
+        super().__init__(schedule, rank)
+        self.aside, self.share = aside, share
         self.channels = 1
         self._messages: dict[tuple[int, int], int] = {}
         self.operations: list[_Operation] = []
-        self.scratch = 0
-        self._scratch_of: dict[object, int] = {}
-        self._free: list[int] = []
-        self._used: list[int] = []
-        starts = schedule.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)[rank]
-        self._buffers = Buffers(schedule, rank)
-        self._promised = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[rank] != NOTHING
-        held = [chunk for chunk, datum in enumerate(starts) if datum != NOTHING]
-        self._at: dict[int, Place] = {chunk: self._buffers.begin(chunk) for chunk in held}
-        self._arriving: dict[int, Place] = {}
-        self._saved: dict[int, Place] = {}
+        self._free: list[Place] = []
+        self._used: list[Place] = []
         self._sent: set[int] = set()
         self._writer: dict[object, int] = {}
         self._readers: dict[object, list[int]] = defaultdict(list)
 
-    # Where chunks lie -------------------------------------------------------------------------------------------------
-
-    def home(self, chunk: int) -> Place:
-        """Where data written to a chunk goes: to the output if the chunk has a place there, otherwise to scratch."""
-        home = self._buffers.home(chunk)
-        if home is not None:
-            return home
-        if chunk not in self._scratch_of:
-            self._scratch_of[chunk] = self.scratch
-            self.scratch += 1
-        return "s", self._scratch_of[chunk]
-
-    def at(self, chunk: int) -> Place:
-        """Where a chunk lies before this step."""
-        return self._at[chunk]
-
     def _temporary(self) -> Place:
-        if not self._free:
-            self._free.append(self.scratch)
-            self.scratch += 1
-        self._used.append(self._free.pop())
-        return "s", self._used[-1]
+        self._used.append(self._free.pop() if self._free else self.slot())
+        return self._used[-1]
 
     def _ends(self, send: int, receive: int) -> Ends:
         """The thread block for the next message over a connection."""
@@ -190,25 +162,25 @@ class _Rank:
 
     def send(self, chunk: int, peer: int, step: int, count: int = 1) -> None:
         chunks = (chunk,) if count == 1 else tuple(range(chunk, chunk + count))
-        self._do(_Operation("s", self._ends(peer, -1), self._at[chunk], reads=chunks, count=count, step=step))
+        self._do(_Operation("s", self._ends(peer, -1), self.at[chunk], reads=chunks, count=count, step=step))
         self._sent.update(chunks)
 
     def save(self, chunk: int, step: int) -> None:
         """Save what a chunk holds for another chunk of this rank, because it is replaced in the same step."""
-        if chunk not in self._saved:
-            self._saved[chunk] = self._temporary()
-            saved = self._saved[chunk]
-            self._do(_Operation("cpy", _LOCAL, self._at[chunk], saved, (chunk,), (saved,), step=step))
+        if chunk not in self.saved:
+            self.saved[chunk] = self._temporary()
+            saved = self.saved[chunk]
+            self._do(_Operation("cpy", _LOCAL, self.at[chunk], saved, (chunk,), (saved,), step=step))
 
     def _receive_run(self, fold: ChunkFold, step: int, count: int) -> None:
         """Several folds at once, all of one operand from another rank, alone or with the chunk's own content."""
         chunks = tuple(range(fold.chunk, fold.chunk + count))
         homes = [self.home(chunk) for chunk in chunks]
         (peer,) = {source for source, _ in fold.operands} - {self.rank}
-        source, reads = (homes[0], ()) if len(fold.operands) == 1 else (self._at[fold.chunk], chunks)
+        source, reads = (homes[0], ()) if len(fold.operands) == 1 else (self.at[fold.chunk], chunks)
         kind = "r" if len(fold.operands) == 1 else "rrc"
         self._do(_Operation(kind, self._ends(-1, peer), source, homes[0], reads, chunks, count, step=step))
-        self._arriving.update(zip(chunks, homes, strict=True))
+        self.arriving.update(zip(chunks, homes, strict=True))
 
     def fold(self, fold: ChunkFold, step: int, count: int = 1) -> None:
         if count > 1:
@@ -226,9 +198,9 @@ class _Rank:
             here: Place = ("i", 0)
             what: object = operand[1]
             if local:
-                here = self._at[operand[1]]
-                if operand != own and operand[1] in self._saved:
-                    here = what = self._saved[operand[1]]
+                here = self.at[operand[1]]
+                if operand != own and operand[1] in self.saved:
+                    here = what = self.saved[operand[1]]
             if not local:
                 block = self._ends(-1, operand[0])
             if total is None:
@@ -265,7 +237,7 @@ class _Rank:
                     self._do(_Operation("cpy", block, total, into, (held,), (kept,), step=step))
                 self._do(_Operation("re", block, here, into, (what, kept), (kept,), step=step))
             total, held = into, kept
-        self._arriving[fold.chunk] = home
+        self.arriving[fold.chunk] = home
 
     def _lay_aside(self, block: Ends, step: int) -> Place:
         place = self._temporary()
@@ -273,18 +245,15 @@ class _Rank:
         return place
 
     def settle(self) -> None:
-        """End the step: from now on, reads see what arrived."""
-        self._at.update(self._arriving)
-        self._arriving.clear()
+        super().settle()
         self._free += self._used
         self._used.clear()
-        self._saved.clear()
         self._sent.clear()
 
     def finish(self) -> None:
-        for chunk, promised in enumerate(self._promised):
-            if promised and chunk in self._at and self._at[chunk][0] == "i":
-                self._do(_Operation("cpy", _LOCAL, self._at[chunk], self.home(chunk), (chunk,), (chunk,), step=-1))
+        for chunk in self.promised:
+            if chunk in self.at and self.at[chunk][0] == "i":
+                self._do(_Operation("cpy", _LOCAL, self.at[chunk], self.home(chunk), (chunk,), (chunk,), step=-1))
 
     def _do(self, operation: _Operation) -> None:
         number = len(self.operations)
@@ -353,10 +322,10 @@ class _Rank:
             so_far[block] = knows
             last[block] = position
         blocks = (XmlBlock(*name, tuple(list_)) for name, list_ in zip(number, steps, strict=True))
-        return XmlGpu(*self._buffers.sizes(), self.scratch, tuple(blocks))
+        return XmlGpu(*self.buffers.sizes(), self.scratch, tuple(blocks))
 
     def _shared_blocks(self) -> dict[Ends, Ends]:
-        """Which connections share a thread block: pairs where a receive is forwarded at once, the most useful first."""
+        """The connections that share a thread block: pairs where a receive is forwarded at once, the most useful first."""
         busiest: Counter[Ends] = Counter()
         in_step: dict[Ends, tuple[int, int]] = {}  # the last step of each, and its chunks so far; steps only grow
         for one in self.operations:

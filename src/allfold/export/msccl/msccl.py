@@ -18,13 +18,14 @@ from ...errors import ScheduleError, UsageError
 from ...proof import verify
 from ...schedules import Schedule, step_of_moves
 from ..equivalence import check_equivalent
+from ..happens_before import Accesses
 from ..timed import Cells, Place, TimedMove, assemble, laid_out
 from .lower import lower
 from .order import Action, Execution, execute
 from .xml import MOST_STEPS, XmlAlgorithm, check_limits, parse
 
 SHARES = (60, 30, 15)
-"""How many messages one channel carries between two ranks, if a single channel would make a thread block too long."""
+"""Messages per channel between two ranks, if a single channel would make a thread block too long."""
 
 
 def write(schedule: Schedule) -> str:
@@ -43,7 +44,7 @@ def write(schedule: Schedule) -> str:
 
 
 def _may_fit(schedule: Schedule) -> bool:
-    """Whether one channel may do: a thread block takes at least one step of its own for each step with a message."""
+    """True if one channel may do: a thread block takes at least one step of its own for each step with a message."""
     ranks = schedule.ranks
     source, destination = (schedule.columns[name].astype(np.int64) for name in ("source", "destination"))
     step = step_of_moves(schedule)
@@ -110,7 +111,7 @@ def _schedule_of(run: Execution, algorithm: XmlAlgorithm, root: int | None, in_p
 
 
 class _ChunkMemory:
-    """How the buffers of a file map to the chunks of a schedule."""
+    """Maps the buffers of a file to the chunks of a schedule."""
 
     def __init__(self, algorithm: XmlAlgorithm, root: int | None, in_place: bool) -> None:
         self.algorithm, self.in_place = algorithm, in_place
@@ -189,33 +190,19 @@ class _ChunkMemory:
 
 
 def _check_races(run: Execution, memory: _ChunkMemory) -> None:
-    writer: dict[Place, int] = {}
-    readers: dict[Place, list[int]] = defaultdict(list)
+    def race(first: int, second: int, place: Place) -> ScheduleError:
+        rank, space, index = place
+        what = f"chunk {index} of {'scratch' if space == 's' else 'the row'}"
+        return ScheduleError(
+            f"{memory.algorithm.name}: race: {run.actions[first].where} and {run.actions[second].where} both use {what} "
+            f"of gpu {rank}, one of them writes, and nothing orders them",
+            rank=rank,
+            chunk=index,
+        )
 
-    def need(first: int, second: int, place: Place) -> None:
-        if not run.happening.before(first, second):
-            rank, space, index = place
-            what = f"chunk {index} of {'scratch' if space == 's' else 'the row'}"
-            raise ScheduleError(
-                f"{memory.algorithm.name}: race: {run.actions[first].where} and {run.actions[second].where} both use {what} "
-                f"of gpu {rank}, one of them writes, and nothing orders them",
-                rank=rank,
-                chunk=index,
-            )
-
+    accesses = Accesses(run.happening, race)
     for number in run.happening.order:
-        reads, writes = _touches(run.actions[number], memory)
-        for place in reads:
-            if place in writer:
-                need(writer[place], number, place)
-            readers[place].append(number)
-        for place in writes:
-            if place in writer:
-                need(writer[place], number, place)
-            for reader in readers[place]:
-                if reader != number:
-                    need(reader, number, place)
-            writer[place], readers[place] = number, []
+        accesses.take(number, *_touches(run.actions[number], memory))
 
 
 def _touches(action: Action, memory: _ChunkMemory) -> tuple[list[Place], list[Place]]:
@@ -225,7 +212,7 @@ def _touches(action: Action, memory: _ChunkMemory) -> tuple[list[Place], list[Pl
 
 
 def _moves(run: Execution, memory: _ChunkMemory) -> list[TimedMove]:
-    """What is moved, in the order in which it is written. Each action has three instants: read, receive, send on."""
+    """The moves, in the order in which they write. Each action has three instants: read, receive, send on."""
     touched: dict[Place, list[tuple[int, bool]]] = defaultdict(list)  # when each place is touched, and if only written
     if any(action.type == "rrs" for action in run.actions):
         for time, number in enumerate(run.happening.order):

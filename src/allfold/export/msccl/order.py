@@ -1,4 +1,4 @@
-"""What happens when MSCCL thread blocks run: a possible order of all actions, or why there is none.
+"""A run of MSCCL thread blocks: a possible order of all actions, or the reason why there is none.
 
 Steps are split into chunks, as the runtime does with the largest buffers that it is allowed. A thread block continues
 when its previous step is done, the step that it waits for is done, the message that it receives was sent, and its

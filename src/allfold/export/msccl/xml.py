@@ -14,21 +14,13 @@ from xml.parsers import expat
 
 from ...errors import UsageError
 
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "reduce": "reduce",
-    "broadcast": "broadcast",
-    "gather": "gather",
-    "scatter": "scatter",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
+_OURS = "all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"
+COLLECTIVES = {ours.replace("_", ""): ours for ours in _OURS}
 """MSCCL's names of the collectives, and ours."""
 
 PROTOCOLS = {"Simple": (2, 2 * 2**20), "LL": (8, 32 * 2**10), "LL128": (8, 576_000)}
-"""How many messages a connection holds that were sent and not yet received, and the bytes of one, with NCCL's defaults:
-8 buffers, of which Simple takes 4 per message."""
+"""By protocol: the messages that a connection holds before they are received, and the bytes of one. With NCCL's defaults: 8
+buffers, of which Simple takes 4 per message."""
 
 SENDS, RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rcs", "rrs", "rrc", "rrcs")
 TYPES = ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")
@@ -140,7 +132,7 @@ class XmlAlgorithm:
 
 
 def check_limits(algorithm: XmlAlgorithm) -> None:
-    """Raise `UsageError` with the reason if the runtime would refuse this file, or misread it."""
+    """Raise `UsageError` with the reason if the runtime would reject this file, or misread it."""
 
     def refuse(reason: str) -> NoReturn:
         raise UsageError(f"{algorithm.name} cannot be written as MSCCL XML: {reason}")
@@ -205,7 +197,7 @@ def _check_steps(gpu: XmlGpu, rank: int, number: int, block: XmlBlock, refuse: o
 
 
 def parse(text: str | bytes) -> XmlAlgorithm:
-    """What an XML file says. Anything that is not an MSCCL algorithm is refused with a `UsageError`."""
+    """The algorithm in an XML file. Anything that is not an MSCCL algorithm raises a `UsageError`."""
     if len(text) > _MOST_BYTES:
         raise UsageError(f"this MSCCL XML has {len(text)} bytes; at most {_MOST_BYTES} are read")
     root = _tree(text)

@@ -18,11 +18,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...collectives import NOTHING
 from ...errors import UsageError
 from ...proof import verify
 from ...schedules import Schedule
-from ..buffers import Buffers, Place
+from ..buffers import Place, RankMemory
 from ..equivalence import check_equivalent
 from ..folds import ChunkFold, folds_of
 from .plan import COLLECTIVES, MOST_OPERANDS, MOST_OPERATIONS, MOST_PEERS, check_plan, read
@@ -112,48 +111,27 @@ def _take_step(ranks: list[_RankPlan], folds: list[ChunkFold], step: int) -> Non
         one.settle()
 
 
-class _RankPlan:
+class _RankPlan(RankMemory):
     """The line of one rank, under construction."""
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
-        self.schedule, self.rank = schedule, rank
-        self.buffers = Buffers(schedule, rank)
+        super().__init__(schedule, rank)
         self.line: list[_PlanOperation] = []
-        self.scratch = 0
-        self.known: dict[
-            int, int
-        ] = {}  # by peer: how far it certainly is; 2·step after its puts, one more when all is sent
-        self._scratch_of: dict[int, int] = {}
-        starts = schedule.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)[rank]
-        held = [chunk for chunk, datum in enumerate(starts) if datum != NOTHING]
-        self._at: dict[int, Place] = {chunk: self.buffers.begin(chunk) for chunk in held}
-        self._arriving: dict[int, Place] = {}
-        self._saved: dict[int, Place] = {}
+        self.known: dict[int, int] = {}
+        """By peer: how far it certainly is; 2·step after its puts, one more when all is sent."""
         self._touched: dict[int, int] = {}  # by chunk: when its home was last used
         self._sends: set[int] = set()
         self._receives: set[int] = set()
 
-    def slot(self) -> Place:
-        self.scratch += 1
-        return "s", self.scratch - 1
-
-    def _home(self, chunk: int) -> Place:
-        home = self.buffers.home(chunk)
-        if home is None:
-            if chunk not in self._scratch_of:
-                self._scratch_of[chunk] = self.slot()[1]
-            return "s", self._scratch_of[chunk]
-        return home
-
     def free_home(self, chunk: int, known: int) -> Place | None:
         """The home of a chunk, if a sender that knows we have come this far may write there."""
-        return self._home(chunk) if self._touched.get(chunk, -1) <= known else None
+        return self.home(chunk) if self._touched.get(chunk, -1) <= known else None
 
     def put(self, chunk: int, peer: int, target: Place, step: int) -> None:
         self._sends.add(peer)
         self._touched[chunk] = 2 * step + 1
         last = self.line[-1] if self.line and self.line[-1].name == "put" else None
-        source = self._at[chunk]
+        source = self.at[chunk]
         # One operation may have several destinations, but its sources are in one buffer.
         if last is None or last.sources[0][0] != source[0] or len(last.sources) == MOST_PEERS:
             last = _PlanOperation("put")
@@ -174,22 +152,22 @@ class _RankPlan:
 
     def save(self, chunk: int) -> None:
         """Save what a chunk holds for another chunk of this rank, because it is replaced in the same step."""
-        if chunk not in self._saved:
-            self._saved[chunk] = self.slot()
-            self._local("copy", [self._at[chunk]], self._saved[chunk])
+        if chunk not in self.saved:
+            self.saved[chunk] = self.slot()
+            self._local("copy", [self.at[chunk]], self.saved[chunk])
 
     def fold(self, fold: ChunkFold, landed: list[Place | None], step: int) -> None:
         places = []
         for (_, chunk), place in zip(fold.operands, landed, strict=True):
-            places.append(place or (self._saved.get(chunk) if chunk != fold.chunk else None) or self._at[chunk])
+            places.append(place or (self.saved.get(chunk) if chunk != fold.chunk else None) or self.at[chunk])
             if place is None:
                 self._touched[chunk] = 2 * step + 2
-        home = self._home(fold.chunk)
+        home = self.home(fold.chunk)
         self._touched[fold.chunk] = 2 * step + 2
-        self._arriving[fold.chunk] = home
+        self.arriving[fold.chunk] = home
         if len(places) == 1:
             if landed[0] is not None and fold.operands[0][0] != self.rank:
-                self._arriving[fold.chunk] = landed[0]  # it can be forwarded from where it lies
+                self.arriving[fold.chunk] = landed[0]  # it can be forwarded from where it lies
             else:
                 self._local("copy", places, home)
             return
@@ -221,20 +199,16 @@ class _RankPlan:
             self.known[peer] = max(self.known.get(peer, -1), far)
 
     def settle(self) -> None:
-        self._at.update(self._arriving)
-        if self._arriving:
+        if self.arriving:
             self._sync()
-        self._arriving.clear()
-        self._saved.clear()
+        super().settle()
 
     # The finished line -----------------------------------------------------------------------------------------------
 
     def gpu(self) -> dict[str, Any]:
-        promised = self.schedule.promise.ends_with(self.schedule.ranks, self.schedule.root, self.schedule.chunks)
-        for chunk, datum in enumerate(promised[self.rank]):
-            home = self._home(chunk) if datum != NOTHING else None
-            if home is not None and self._at[chunk] != home:
-                self._local("copy", [self._at[chunk]], home)
+        for chunk in self.promised:
+            if self.at[chunk] != (home := self.home(chunk)):
+                self._local("copy", [self.at[chunk]], home)
         opening = []
         for name, peers in (("signal", sorted(self._receives)), ("wait", sorted(self._sends))):
             for first in range(0, len(peers), MOST_PEERS):

@@ -1,6 +1,6 @@
-"""How MSCCL++'s executor treats an execution plan: its rules, and what happens when the plan runs.
+"""MSCCL++ execution plans, as the executor treats them: its rules, and a run of the plan.
 
-`check_plan` refuses what `execution_plan.cc` would refuse, or what does not fit the tables of `execution_common.hpp`.
+`check_plan` rejects what `execution_plan.cc` would reject, or what does not fit the tables of `execution_common.hpp`.
 `read` follows a run of the plan: signals are counted, puts become visible when they are signalled, and
 two unordered accesses to the same memory are a race.
 """
@@ -14,15 +14,10 @@ from ...collectives import find_collective
 from ...documents import parse
 from ...errors import ScheduleError, UsageError
 from ...schedules import Schedule
-from ..happens_before import Happening, run_threads
+from ..happens_before import Accesses, Happening, run_threads
 from ..timed import Place, TimedMove, assemble, cells_after_chunks, laid_out
 
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
+COLLECTIVES = {ours.replace("_", ""): ours for ours in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")}
 """The collectives of the MSCCL++ language: its names and ours."""
 
 MOST_OPERATIONS = 64  # of a thread block
@@ -48,7 +43,7 @@ _HEAD = {
 
 
 def check_plan(plan: Any) -> None:
-    """Raise `UsageError` if the executor would refuse this plan, or if it uses features that are not supported here."""
+    """Raise `UsageError` if the executor would reject this plan, or if it uses features that are not supported here."""
     _need(isinstance(plan, dict), "it is not an object")
     for key, type in _HEAD.items():
         _need(isinstance(plan.get(key), type), f"{key} is {plan.get(key)!r}")
@@ -121,7 +116,7 @@ def _check_block(plan: dict[str, Any], rank: int, number: int, block: Any) -> No
 
 
 class _Unsynchronised:
-    """What the threads of a thread block have done since they were last synchronised, which a nop does."""
+    """The accesses of a thread block's threads since they were last synchronised, which a nop does."""
 
     def __init__(self) -> None:
         self.read: set[tuple[str, int]] = set()
@@ -153,7 +148,7 @@ class _Unsynchronised:
 
 
 class _View:
-    """What the numbers in a thread block's operations mean."""
+    """Resolves the numbers in a thread block's operations."""
 
     def __init__(self, plan: dict[str, Any], rank: int, block: dict[str, Any]) -> None:
         self.gpus, self.rank = plan["gpus"], rank
@@ -213,7 +208,7 @@ def _need(condition: bool, what: str) -> None:
 
 
 def read(text: str | bytes) -> Schedule:
-    """The schedule of a plan. `ScheduleError` if it deadlocks or races, `UsageError` if it is no plan."""
+    """The schedule of a plan. `ScheduleError` if it deadlocks or races, `UsageError` if it is not a plan."""
     plan = parse(text)
     check_plan(plan)
     collective, ranks = COLLECTIVES[plan["collective"]], len(plan["gpus"])
@@ -278,27 +273,17 @@ def _moves(
     plan: dict[str, Any], collective: str, chunks: int, actions: Actions, happening: Happening
 ) -> list[TimedMove]:
     part, promise = chunks // len(plan["gpus"]), find_collective(collective)
-    writer: dict[Place, int] = {}
-    readers: dict[Place, list[int]] = defaultdict(list)
 
     def row(rank: int, buffer: str, index: int) -> Place:
         """Input and output count as one memory, as in place: a plan for both modes must work in place too."""
         own = (buffer == "i" and promise.starts.sliced) or (buffer == "o" and promise.ends.sliced)
         return (rank, "s", index) if buffer == "s" else (rank, "row", index + (rank * part if own else 0))
 
-    def touch(action: int, place: Place, writes: bool) -> None:
-        others = [writer[place]] if place in writer else []
-        for other in others + (readers[place] if writes else []):
-            if other != action and not happening.before(other, action):
-                ends = " and ".join(f"operation {actions[one][2]} of gpu {actions[one][0]}" for one in (other, action))
-                raise ScheduleError(
-                    f"{plan['name']}: race: {ends} both use chunk {place[2]} of gpu {place[0]}", rank=place[0]
-                )
-        if writes:
-            writer[place], readers[place] = action, []
-        else:
-            readers[place].append(action)
+    def race(first: int, second: int, place: Place) -> ScheduleError:
+        ends = " and ".join(f"operation {actions[one][2]} of gpu {actions[one][0]}" for one in (first, second))
+        return ScheduleError(f"{plan['name']}: race: {ends} both use chunk {place[2]} of gpu {place[0]}", rank=place[0])
 
+    accesses = Accesses(happening, race)
     views: dict[tuple[int, int], _View] = {}
     moves = []
     for order, action in enumerate(happening.order):
@@ -308,10 +293,7 @@ def _moves(
         time, site = 2 * order, f"gpu {rank} tb {number} op {place}"
         starts = [row(rank, *source) for source in sources]
         ends = [row(rank, *target) for target in local] + [row(*target) for target in remote]
-        for start in starts:
-            touch(action, start, False)
-        for end in ends:
-            touch(action, end, True)
+        accesses.take(action, starts, ends)
         if operation["name"] in ("put", "copy"):
             moves += [TimedMove(False, *pair, time, time, site) for pair in zip(starts, ends, strict=True)]
         elif operation["name"] == "re":

@@ -3,7 +3,7 @@ combining."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import comb, inf
@@ -31,34 +31,29 @@ class LowerBounds:
     bandwidth: float
     reduction: float
     cut: str
-    """Where the bandwidth bound comes from: the name of the cut that the bytes must cross."""
+    """The source of the bandwidth bound: the name of the cut that the bytes must cross."""
 
     @cached_property
     def time(self) -> float:
         return max(self.latency, self.bandwidth, self.reduction)
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "latency": self.latency,
-            "bandwidth": self.bandwidth,
-            "reduction": self.reduction,
-            "cut": self.cut,
-            "time": self.time,
-        }
+        return {**asdict(self), "time": self.time}
 
 
 _ROUNDING = 1e-9  # prices are sums of floats
 
 
 def require_not_below(bound: float, time: float, what: str, topology: str) -> None:
-    """Refuse a price below the bound: one of the two is wrong."""
+    """Raise for a price below the bound: one of the two is wrong."""
     if time < bound * (1 - _ROUNDING):
         raise BoundError(
-            f"{what} takes {time:.9g} s on {topology}, less than the {bound:.9g} s that nothing should beat. Either it does "
-            "less than it should (allfold verify says), or this is a mistake in allfold: please report it, with the topology"
+            f"{what} takes {time:.9g} s on {topology}, less than the lower bound of {bound:.9g} s. Either it does "
+            "less than it should (check with allfold verify), or this is a bug in allfold: please report it, with the topology"
         )
 
 
+@lru_cache(maxsize=64)  # a plan compares many algorithms, which have the same bounds
 def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, root: int | None = None) -> LowerBounds:
     promise = find_collective(collective)
     if ranks == 1:
@@ -75,19 +70,13 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     if exact is not None:
         crossing.append((exact.time(size), str(exact)))
     crossing.append((float(promise.bounds(ranks).bytes) * size / topology.throughput, "the memory bus"))
-    if (
-        "constructor" not in topology.recipe and not topology.folding
-    ):  # what a constructor builds says what is shared in it
+    if "constructor" not in topology.recipe and not topology.folding:  # a constructor names what is shared in it
         shared = shared_by_all(promise.name, topology, ranks, root)
-        crossing += (
-            [(float(shared.per_byte) * size, topology.links[next(iter(shared.prices))].name)]
-            if shared is not None
-            else []
-        )
+        if shared is not None:
+            crossing.append((float(shared.per_byte) * size, topology.links[next(iter(shared.prices))].name))
         program = _by_program(promise.name, topology, ranks, root)
-        crossing += (
-            [(float(program.per_byte) * size, "the links, however they are shared")] if program is not None else []
-        )
+        if program is not None:
+            crossing.append((float(program.per_byte) * size, "the links, however they are shared"))
     slowest = crossing[0]
     for found in crossing[1:]:
         if found[0] > slowest[0] * (1 + 1e-9):  # of equal ones the first, which has the shortest name
@@ -95,7 +84,7 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     combines = promise.takes_op and not topology.folding
     return LowerBounds(
         latency=max(
-            0.0 if topology.folding else least_latency(topology, ranks),
+            0.0 if topology.folding else least_spread(topology, ranks)[0],
             least_distance(promise.name, topology, ranks, root)[0],
         ),
         bandwidth=slowest[0],
@@ -105,7 +94,7 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
 
 
 def most_useful(collective: str, ranks: int, size: float) -> float:
-    """Bytes that a message can carry of use to anybody: all there is. In an all_to_all every rank has a buffer of its own."""
+    """The most useful bytes in a message: the buffer; in an all_to_all, where every rank has its own, all buffers."""
     return ranks * size if find_collective(collective).exchanges else size
 
 
@@ -167,8 +156,15 @@ def shared_by_all(collective: str, topology: Topology, ranks: int, root: int | N
     return None
 
 
+def ratio_of(time: float, bound: float) -> float | None:
+    """The time divided by the bound; None if only the bound is 0."""
+    if bound:
+        return time / bound
+    return None if time else 1.0
+
+
 def must_cross(collective: str, group: Ranks, root: int | None) -> float:
-    """How much of S the busiest group of ranks must send to, or receive from, the others, whatever the algorithm.
+    """The part of S that the busiest group of ranks must send or receive, whatever the algorithm.
 
     A group counts as one rank that holds everything its members hold. If every rank is a group of its own, this is the
     least that the busiest port carries.
@@ -189,18 +185,13 @@ def must_cross(collective: str, group: Ranks, root: int | None) -> float:
     return float(ranks - sizes.min()) / ranks
 
 
-def least_latency(topology: Topology, ranks: int) -> float:
-    """The least time in which news from one rank can reach all others (`least_spread`), wherever these are."""
-    return least_spread(topology, ranks)[0]
-
-
 @lru_cache(maxsize=16)
 def least_spread(topology: Topology, ranks: int) -> tuple[float, str]:
-    """The least time in which news from one rank can reach all others, if a rank starts one message after the other.
+    """The least time in which one rank can inform all others, if a rank starts one message after the other.
 
-    A rank that knows can tell another one every `overhead` seconds, and its message arrives a route's latency later.
-    News spreads between hosts in the same way, except that all ranks of a host that knows tell others at the same time.
-    Also, whether `ranks` or `hosts` are the limit.
+    An informed rank can inform another one every `overhead` seconds, and its message arrives a route's latency later.
+    Between hosts it is the same, except that all ranks of an informed host send at the same time. Also returned:
+    whether `ranks` or `hosts` are the limit.
     """
     near, far = _latencies(topology, ranks)
     hosts, members = np.unique(topology.host[:ranks], return_counts=True)
@@ -210,9 +201,9 @@ def least_spread(topology: Topology, ranks: int) -> tuple[float, str]:
 
 
 def least_distance(collective: str, topology: Topology, ranks: int, root: int | None) -> tuple[float, int, int]:
-    """The longest of the cheapest ways, over which something must go: seconds, from where and to where.
+    """The most expensive of the cheapest paths that data must take: its seconds, its start and its end.
 
-    A way is a chain of messages, each of which takes `overhead` and the latency of its route.
+    A path is a chain of messages, each of which takes `overhead` and the latency of its route.
     """
     if ranks == 1:
         return 0.0, 0, 0
@@ -234,7 +225,7 @@ def least_distance(collective: str, topology: Topology, ranks: int, root: int | 
 
 @lru_cache(maxsize=4)
 def _distances(topology: Topology, ranks: int) -> NDArray[np.float64] | None:
-    """From every rank to every other, the cheapest way; None for many ranks."""
+    """The cheapest path from every rank to every other; None for many ranks."""
     if ranks > _MOST_WRITTEN:
         return None
     source, destination = every_pair(ranks)
@@ -259,10 +250,10 @@ def _across_the_grid(topology: Topology, ranks: int, root: int | None) -> tuple[
 
 
 def _spread(all_of_them: int, voices: int, overhead: float, latency: float) -> float:
-    """When all know, if each that knows tells `voices` others every `overhead` seconds, who hear `latency` later.
+    """The time until all are informed, if each informs `voices` others every `overhead` seconds, `latency` later.
 
-    At time t, Σᵢ voicesⁱ·C(i+w, i) know: i is the number of hops, and w = ⌊(t − i·(overhead+latency))/overhead⌋ is how
-    many times somebody on the way told others first.
+    At time t, Σᵢ voicesⁱ·C(i+w, i) are informed: i is the number of hops, and w = ⌊(t − i·(overhead+latency))/overhead⌋
+    is how many times somebody on the way informed others first.
     """
     if all_of_them <= 1:
         return 0.0
@@ -287,11 +278,11 @@ def _spread(all_of_them: int, voices: int, overhead: float, latency: float) -> f
 def _latencies(topology: Topology, ranks: int) -> tuple[float, float]:
     """The least latency of a route within a host, and of one between hosts; inf where there is none."""
     if ranks <= 512:
-        source, destination = (side.ravel() for side in np.divmod(np.arange(ranks * ranks), ranks))
+        source, destination = every_pair(ranks)
     elif "constructor" in topology.recipe and "without" not in topology.recipe:
         # Hosts are alike, so the routes from one host (of at most 16 GPUs) are enough.
-        first = np.flatnonzero(topology.host[:ranks] == topology.host[0])[:16]
-        source, destination = (side.ravel() for side in np.meshgrid(first, np.arange(ranks)))
+        first = np.flatnonzero(topology.host[:ranks] == topology.host[0])[:16].astype(np.int32)
+        source, destination = (side.ravel() for side in np.meshgrid(first, np.arange(ranks, dtype=np.int32)))
     else:
         least = float(topology.latency[: 2 * topology.ranks].min()) * 2
         return least, least

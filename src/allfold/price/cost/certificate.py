@@ -1,4 +1,4 @@
-"""What a lower bound comes from, in exact numbers, so that anybody can check it: `allfold check-bound` does.
+"""Certificates of lower bounds, in exact numbers, so that anybody can check them: `allfold check-bound` does.
 
 Most bounds are prices of links. If every link charges its price per byte, then whatever the algorithm, all messages
 together pay at least `demand` times the bytes of the buffer, and in one second links earn no more than the sum of their
@@ -38,7 +38,7 @@ class LinkPrices:
     """By the number of a link; links that cost nothing are left out."""
     sets: Weights
     demand: Fraction
-    """What all messages together pay at least, per byte of the buffer."""
+    """The least that all messages together pay, per byte of the buffer."""
     why: str
     cut: TightestCut | None = None
     """If it is one."""
@@ -107,7 +107,7 @@ def facts_of_prices(bound: LinkPrices) -> dict[str, Any]:
 def demand_of(
     collective: str, topology: Topology, ranks: int, root: int | None, prices: Mapping[int, int], sets: Weights = ()
 ) -> Fraction:
-    """What must be paid, per byte of the buffer. Sets must not weigh more than messages pay (`fitting`)."""
+    """The least that is paid, per byte of the buffer. Sets must not weigh more than messages pay."""
     promise = find_collective(collective)
     if promise.one_way:
         return _cheapest_ways(collective, topology, ranks, root, prices)
@@ -115,13 +115,13 @@ def demand_of(
     if not promise.round_trip:
         return paid
     # What messages pay beyond the sets, whichever way they go. G groups of ranks need 2(G−1) messages between them to
-    # hear of each other; so half of these prices form a spanning tree at least.
+    # reach each other; so half of these prices form a spanning tree at least.
     rest = paid_by_pair(topology, ranks, prices) - weighed_by_pair(ranks, sets)
     return paid + 2 * _spanning_tree(np.minimum(rest, rest.T))
 
 
 def paid_by_pair(topology: Topology, ranks: int, prices: Mapping[int, int]) -> Any:
-    """What a byte pays from every rank to every other, as exact numbers in a square array."""
+    """The price of a byte from every rank to every other, as exact numbers in a square array."""
     source, destination = every_pair(ranks)
     charge = np.zeros(len(topology.links), object)
     for link, price in prices.items():
@@ -148,7 +148,7 @@ def weighed_by_pair(ranks: int, sets: Weights) -> Any:
 
 
 def _spanning_tree(cost: Any) -> Fraction:
-    """The least that connects all ranks (Prim), where a square array holds what each pair costs."""
+    """The cost of a minimum spanning tree of all ranks (Prim); a square array holds the cost of each pair."""
     least = cost[0].copy()
     outside = np.arange(len(cost)) > 0
     total = Fraction(0)

@@ -1,4 +1,4 @@
-"""What an algorithm declares in `@algorithm`: its costs for any number of ranks, without a schedule.
+"""The costs that an algorithm declares in `@algorithm`, for any number of ranks and without a schedule.
 
 Tests check that the declared values equal the counted ones.
 """
@@ -105,13 +105,13 @@ def _number(algorithm: Algorithm, what: str, ranks: int) -> int | Fraction | Non
         or not 0 <= value < inf
         or (what == "steps" and value % 1)
     ):
-        raise UsageError(f"{called} gave {value!r:.60}; expected {wanted} from 0 up, or None where it is not known")
+        raise UsageError(f"{called} gave {value!r:.60}; expected {wanted} that is not negative, or None if unknown")
     return value
 
 
 @contextmanager
 def _named(called: str) -> Iterator[None]:
-    """What a user's function raises becomes a sentence that says which one it was."""
+    """Turn an exception of a user's function into an error that names the function."""
     try:
         yield
     except AllfoldError:

@@ -1,4 +1,4 @@
-"""What a schedule costs on a topology, in the α-β-γ model: how long it takes, and what limits it.
+"""The cost of a schedule on a topology, in the α-β-γ model: how long it takes, and what limits it.
 
 For one step, with B bytes in the buffer and m segments (x = B/m):
 
@@ -16,7 +16,7 @@ where it is too high or too low.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,14 +27,14 @@ from ...collectives import find_collective
 from ...division import Lengths
 from ...schedules import Counts, Schedule
 from ..topology.topology import Topology
-from .bounds import LowerBounds, lower_bounds
+from .bounds import LowerBounds, lower_bounds, ratio_of
 from .folding import patterns_on
 from .load import Load, check_request
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What takes most of the time: `kind` is latency, reduction, or the kind of the link called `name`.
+    """The part that takes most of the time: `kind` is latency, reduction, or the kind of the link called `name`.
 
     >>> price.cost(af.schedule("all_reduce", "ring", ranks=8), price.hosts(2, ranks_per_host=4), size=2**26).limit.kind
     'port'
@@ -45,7 +45,7 @@ class Limit:
     part: float
     """Its share of the time, from 0 to 1."""
     alike: int = 1
-    """How many links are as busy as this one."""
+    """The number of links that are as busy as this one."""
 
     def __str__(self) -> str:
         return self.name if self.alike == 1 else f"{self.name} and {self.alike - 1} like it"
@@ -53,7 +53,7 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class Cost:
-    """What one collective call costs.
+    """The cost of one collective call.
 
     >>> cost = price.cost(af.schedule("all_reduce", "ring", ranks=8), price.laptop(8), size=2**20)
     >>> cost.steps, cost.limit.kind, cost.time > cost.bounds.time
@@ -70,7 +70,7 @@ class Cost:
     steps: int
     limit: Limit
     parts: dict[str, float]
-    """How many seconds of the time go into startup, latency, transfer and combining."""
+    """The seconds that go into startup, latency, transfer and combining."""
     busiest: str
     """The name of the link that is busy longest."""
     busiest_time: float
@@ -88,9 +88,7 @@ class Cost:
     @cached_property
     def ratio(self) -> float | None:
         """The time divided by the lower bound; None if that is 0 and the time is not."""
-        if self.bounds.time:
-            return self.time / self.bounds.time
-        return None if self.time else 1.0
+        return ratio_of(self.time, self.bounds.time)
 
     @cached_property
     def bus_bandwidth(self) -> float:
@@ -108,12 +106,7 @@ class Cost:
             "segments": self.segments,
             "time": self.time,
             "bus_bandwidth": self.bus_bandwidth,
-            "limit": {
-                "kind": self.limit.kind,
-                "name": self.limit.name,
-                "part": self.limit.part,
-                "alike": self.limit.alike,
-            },
+            "limit": asdict(self.limit),
             "parts": self.parts,
             "steps": self.steps,
             "counts": None if self.counts is None else self.counts.to_json(),

@@ -36,11 +36,11 @@ class TightestCut:
     edges: NDArray[np.int64]
     """The edges that leave the set."""
     share: float
-    """What must cross it, as a multiple of the bytes of the buffer."""
+    """The bytes that must cross it, as a multiple of those of the buffer."""
     transposed: bool = False
     """The edges enter the set: what is inside must receive."""
     together: bool = False
-    """It is no set but all ranks together, and the edges are all that leave any of them."""
+    """Not a set, but all ranks taken together: the edges are all edges that leave any rank."""
 
     @property
     def bandwidth(self) -> float:
@@ -118,7 +118,7 @@ def tightest_cut(collective: str, network: Network, root: int | None = None) -> 
         if promise.round_trip or transposed != spreads
     ]
     if promise.round_trip and not network.topology.folding:
-        # With one-way messages, news of P ranks reach all of them in no fewer than 2(P−1) messages.
+        # With one-way messages, P ranks need at least 2(P−1) of them to inform all of all.
         out = np.flatnonzero(network.tail < ranks)
         found.append(TightestCut(network, np.arange(network.vertices) < ranks, out, 2.0 * (ranks - 1), False, True))
     return max(filter(_is_limited, found), key=lambda cut: cut.time(1.0), default=None)
@@ -161,7 +161,7 @@ def _worst(
 
 
 def _capacities(network: Network, weight: int) -> NDArray[np.int64]:
-    """Bandwidths as whole numbers. A link without a limit has so much that no set that it leaves is the worst."""
+    """Bandwidths as whole numbers. A link without a limit gets enough that no set it leaves is the worst."""
     limited = np.isfinite(network.topology.bandwidth[network.link])
     if limited.all() or not limited.any():
         return whole_numbers(network.bandwidth)
@@ -213,6 +213,27 @@ class Demand(NamedTuple):
     capacity: NDArray[np.int64]
     weight: NDArray[np.int64]
     sinks: Vertices
+
+
+_SCALE = 2**24  # of amounts in flows
+_CLOSE = 1e-6
+
+
+def short_sets(
+    ranks: int,
+    source: Vertices,
+    destination: Vertices,
+    amount: NDArray[np.float64],
+    weight: NDArray[np.int64],
+    sinks: NDArray[np.integer[Any]],
+) -> NDArray[np.bool_]:
+    """Sets of ranks from which less leaves than their weight, where these amounts go from source to destination."""
+    capacity = np.round(np.maximum(amount, 0) * _SCALE).astype(np.int64)
+    wanted = int(_SCALE * int(weight.sum()) * (1 - _CLOSE))
+    found: Any = _native.cuts_below(
+        ranks, source, destination, capacity, weight * _SCALE, sinks.astype(np.int32), wanted, inf
+    )
+    return np.asarray(found, bool)
 
 
 def worst_set(demand: Demand) -> NDArray[np.bool_]:

@@ -1,10 +1,9 @@
-"""The cut that an all_to_all suffers most from: every rank inside has something for every rank outside.
+"""The tightest cut for an all_to_all: every rank inside has data for every rank outside.
 
 What must cross grows with both sides, so that no flow finds the worst set, as one does for the other collectives. On
-small networks all sets are looked at. On larger ones the search starts from sets that are likely to be narrow: single
-ranks, hosts, the first so many vertices, and what lies on one side along the slow modes of the network (the eigenvectors
-of its Laplacian matrix). It goes on for as long as a set gets worse by one vertex more or less. Whatever it ends with is
-a bound, if not the best.
+small networks all sets are tried. On larger ones the search starts from sets that are likely to be narrow: single
+ranks, hosts, the first k vertices for every k, and one side along the slow modes of the network (the eigenvectors of its
+Laplacian matrix). A local search then adds or drops a vertex while that tightens the bound. Any result is a valid bound.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _per_bandwidth(crossing: NDArray[np.int64], leaving: NDArray[np.float64]) ->
 
 
 def _improved(network: Network, start: Set) -> Set:
-    """One vertex more or less, whichever makes it worst, until none does."""
+    """Local search: add or drop the vertex that tightens the bound most, until none does."""
     best, burden, inside = start, -1.0, start.copy()
     sides = np.where(np.arange(network.vertices) < network.ranks, 1, 0)
     while True:

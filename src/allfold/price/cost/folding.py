@@ -1,4 +1,4 @@
-"""Switches that combine and copy messages on the way (NVLink SHARP, SHARP): what of a message crosses each link then.
+"""Switches that combine and copy messages on the way (NVLink SHARP, SHARP): the part of a message that crosses each link.
 
 Copies of one chunk that a rank sends to several others in one step travel as one as far as their routes are the same and
 part at a switch that folds. What is combined into one chunk in one step is combined at the first such switch where
@@ -67,7 +67,7 @@ def _patterns(schedule: Schedule, topology: Topology) -> Iterator[Pattern]:
 
 @lru_cache(maxsize=4)
 def shares_of(schedule: Schedule, topology: Topology) -> list[Shares]:
-    """Of every step, what of each message crosses each link of its route."""
+    """For every step, the part of each message that crosses each link of its route."""
     router = topology.router
     assert isinstance(router, Graph)
     table = {key: column.tolist() for key, column in schedule.columns.items()}
@@ -117,11 +117,11 @@ def _backwards(way: Way, start: int) -> Way:
 
 
 def _copies(ways: Sequence[Way], folding: frozenset[int]) -> list[list[float]]:
-    """What counts of each of several copies of one thing on each link, where those that start alike may be one."""
+    """The share of each of several copies on each link, where those with a common start may travel as one."""
     shares = [[1.0] * len(way) for way in ways]
 
     def below(members: list[int], at: int) -> int:
-        """How many copies must come to where these ways have got after so many links."""
+        """The number of copies that must reach the node after link `at` of these ways."""
         after: dict[tuple[int, int], list[int]] = defaultdict(list)
         ends = 0
         for member in members:

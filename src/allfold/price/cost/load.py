@@ -1,4 +1,4 @@
-"""What the patterns of an algorithm put on the links, ports and ranks of a topology, for a buffer of one byte.
+"""The load that patterns put on the links, ports and ranks of a topology, for a buffer of one byte.
 
 Everything here is a share of the buffer or seconds per byte of it, so that one load prices all sizes. Where the figures of
 links depend on the size of a message, a load holds for the sizes between two rows of their tables (`Load.at`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from math import inf
 
@@ -47,7 +47,7 @@ class Load:
     combining: Floats
     local: Floats
     link_share: Floats
-    """What crosses each link over all steps, as a share of the buffer."""
+    """The bytes through each link over all steps, as a share of the buffer."""
     link_time: Floats
     """Seconds per byte that each link is busy in total."""
     port_starts: NDArray[np.int64]
@@ -56,13 +56,13 @@ class Load:
     """Seconds per byte that each port is busy over all steps. It serves one step at a time, and is busy for as long as
     its slowest message would take alone on its route."""
     combined: Floats
-    """What each rank combines over all steps, as a share of the buffer."""
+    """The bytes that each rank combines over all steps, as a share of the buffer."""
     largest: float
     """The largest message, as a share of the buffer."""
     cut: tuple[str, float] | None = None
     """If an all-to-all exchange was not expanded: the busiest cut, and its seconds per byte."""
     patterns: list[Pattern | Everybody] | None = None
-    """Where the figures of links depend on the size of a message."""
+    """The patterns, kept where the figures of links depend on the size of a message."""
     others: dict[int, Load] = field(default_factory=dict, repr=False)
     """Loads for other sizes of the buffer, by their place between `breaks`."""
 
@@ -98,7 +98,7 @@ class Load:
         return int(self.times.sum())
 
     def busiest(self) -> tuple[str, str, int, float]:
-        """What carries bytes longest: its kind and name, how many are equally busy, and seconds per byte."""
+        """The link that carries bytes longest: its kind and name, how many are equally busy, and seconds per byte."""
         busy = self.link_time
         if self.cut is not None and self.cut[1] > busy.max():
             return "cut", self.cut[0], 1, self.cut[1]
@@ -111,10 +111,11 @@ class Load:
         if (load := self.at(x)) is not self:
             return load.parts(size, segments)
         path = self.startup + self.latency + (self.transfer + self.combining) * x
+        startup, latency, transfer = self.of_all_steps
         found = {
-            "startup": float(self.times @ self.startup),
-            "latency": float(self.times @ self.latency),
-            "transfer": float(self.times @ self.transfer) * x,
+            "startup": startup,
+            "latency": latency,
+            "transfer": transfer * x,
             "combining": float(self.times @ (self.combining * x + np.maximum(0.0, self.local * x - path))),
         }
         starts, bytes_of_port, bytes_of_link, arithmetic = self.resources
@@ -138,6 +139,11 @@ class Load:
         return fewest_segments(lambda many: sum(self.parts(size, many).values()), self.largest * size, ends)
 
     @cached_property
+    def of_all_steps(self) -> tuple[float, float, float]:
+        """Seconds of startup, seconds of latency, and seconds per byte of transfer, one step after the other."""
+        return float(self.times @ self.startup), float(self.times @ self.latency), float(self.times @ self.transfer)
+
+    @cached_property
     def resources(self) -> tuple[Floats, Floats, float, float]:
         """Seconds to start, and seconds per byte, of all ports; seconds per byte of the busiest link and arithmetic."""
         busy = self.link_time
@@ -155,6 +161,7 @@ def fewest_segments(time: Callable[[int], float], largest: float, ends: Floats |
 
     `time` is convex up to each of `ends`: bisection finds both.
     """
+    time = cache(time)  # both searches ask for some numbers twice
     most = int(min(MOST_SEGMENTS, max(1.0, largest / SMALLEST_SEGMENT)))
     inner = [] if ends is None else sorted({int(end) for end in ends if 1 <= end < most})
     pieces = []
@@ -173,7 +180,7 @@ def fewest_segments(time: Callable[[int], float], largest: float, ends: Floats |
 
 
 def check_request(size: int, segments: int | None) -> None:
-    """Refuse an invalid number of bytes or of segments."""
+    """Raise for an invalid number of bytes or segments."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 <= size <= _MOST_BYTES:
         raise UsageError(f"a buffer of {size!r:.40} bytes: size must be a number of bytes, from 0 to 2**63")
     if segments is None:
@@ -264,7 +271,7 @@ class _Count:
         )
 
     def _on_links(self, routes: Routes, loads: Floats) -> tuple[Floats, Floats]:
-        """What crosses every link, and what keeps it busy as long if all goes as fast as it can."""
+        """The load of every link, and the load that would keep it busy as long at its best speed."""
         many = len(self.topology.links)
         share: Floats = np.bincount(routes.links, loads, many).astype(np.float64)
         if routes.stretch is None:
@@ -304,8 +311,8 @@ class _Count:
         alike = all_alike(self.topology)
         if pattern.steps > 1 and not alike:
             raise RoutesDiffer(
-                f"an exchange of everybody with everybody in {pattern.steps:,} steps does not say who meets whom in which, "
-                f"and on {self.topology.name} that matters"
+                f"an all-to-all exchange in {pattern.steps:,} steps does not say which ranks exchange in which step, "
+                f"which matters on {self.topology.name}"
             )
         if alike or self.ranks <= _EXPANDED:
             self._add_all_pairs(pattern)
@@ -376,7 +383,7 @@ def _longest_way(pattern: Pattern, latency: Floats, ranks: int) -> float:
 
 @lru_cache(maxsize=4)
 def _all_pairs(topology: Topology, ranks: int, bytes: float) -> tuple[Floats, Floats, float, float]:
-    """How many routes of an all-to-all exchange cross each link, and how much longer than at best its messages take.
+    """By link, the number of routes of an all-to-all exchange, and how much longer than at best its messages take.
 
     Also, the longest latency of the routes and their least bandwidth, for messages of this many bytes.
     """

@@ -1,4 +1,4 @@
-"""Which algorithm, for this size, on this topology: every algorithm of a collective priced, the fastest first.
+"""Plans: every algorithm of a collective priced for a size on a topology, the fastest first.
 
 Where an algorithm declares its patterns (see `closed_form`) no schedule is built, so a hundred thousand ranks can be
 planned; where it does not, its schedule is built and counted, up to `MOST_COUNTED` ranks.
@@ -54,7 +54,7 @@ class Plan:
     groups: tuple[int, ...]
     """The sizes of the consecutive groups of ranks that two-level algorithms were given."""
     counts: Lengths | None = None
-    """How the size is divided into slices, where they are not equally long."""
+    """The lengths of the slices, where they differ."""
 
     @property
     def winner(self) -> Cost:
@@ -151,11 +151,11 @@ class Planner:
         return Plan(self.collective, self.topology, self.ranks, size, tuple(costs), left_out, self.groups, self.counts)
 
     def load(self, name: str) -> Load | None:
-        """What an algorithm puts on the topology; None if it can be neither counted nor derived."""
+        """The load of an algorithm on the topology; None if it can be neither counted nor derived."""
         if name not in self._loads and name not in self._left_out:
             if self.progress is not None:
                 self.progress(name)
-            self._load(name)
+            self._find_load(name)
         return None if name in self._left_out else self._loads[name][0]
 
     def _cost(self, name: str, size: int, segments: int | None) -> Cost | None:
@@ -171,13 +171,13 @@ class Planner:
         return found
 
     def parameters(self, name: str) -> dict[str, Any]:
-        """What an algorithm is given besides the ranks: two-level ones get `groups`."""
+        """The parameters of an algorithm besides the ranks: two-level ones get `groups`."""
         if not find_algorithm(self.collective, name).takes_groups:
             return {}
         ends = np.cumsum(self.groups).tolist()
         return {"groups": [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]}
 
-    def _load(self, name: str) -> None:
+    def _find_load(self, name: str) -> None:
         patterns = None
         if self.counts is None:
             known = find_algorithm(self.collective, name)

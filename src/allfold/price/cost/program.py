@@ -2,8 +2,8 @@
 
 Let x be how much every pair of ranks sends in all. Whatever the algorithm, what others need leaves every set of ranks.
 In an all_reduce, besides, G groups of ranks send each other at least 2(G−1) messages for every element, because with
-fewer one-way messages G parties cannot all hear of all others. By Nash-Williams' theorem that is so for every division
-just if half of what pairs send both ways together holds a spanning tree: if some y, from one pair's end to the other,
+fewer one-way messages G parties cannot all reach all others. By Nash-Williams' theorem that is so for every division
+if and only if half of what pairs send both ways together holds a spanning tree: if some y, from one pair's end to the other,
 can bring something from rank 0 to every rank, with y both ways together at most half of x both ways together.
 
 The least time in which links can carry such an x on the routes of the topology is a bound. The sets are too many to write
@@ -23,22 +23,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import _native
 from ...collectives import find_collective
 from ...errors import SolverMissing
 from ..topology.pairs import crossing, needed_pairs
 from ..topology.seen import Seen, seen_from
 from ..topology.topology import Topology
 from .certificate import LinkPrices, Weights, demand_of, paid_by_pair, weighed_by_pair
+from .cuts import short_sets
 
 WHY = "however the ranks share the links, nothing is faster (by a linear program)"
 
 _MOST_RANKS = 64
 _MOST_PAIRS = 272  # with a variable each: all pairs of 17 ranks
 _MOST_TOGETHER = 1000  # the same for groups
-_SCALE = 2**24
 _BOUND = "the least time where messages share links"  # needs a solver
-_CLOSE = 1e-6
 _GRIDS = (60, 5040, 10**6, 10**9)
 """Prices are rounded to whole multiples of the highest price divided by one of these."""
 
@@ -61,10 +59,10 @@ def least_by_program(
     if not promise.round_trip and (np.count_nonzero(crossed, axis=0) == 1).all() and (crossed <= 1).all():
         return None  # every pair has links of its own, and the tightest cut says as much
     program = _LinearProgram(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
-    found = program.solve(time.monotonic() + seconds)
+    found = _solve([program], time.monotonic() + seconds)
     if found is None:
         return None
-    prices, sets, least = found
+    prices, [sets], least = found
     return best_rounding(lambda grid: _exact(collective, topology, ranks, root, links, prices, sets, grid), least)
 
 
@@ -90,10 +88,10 @@ def least_together(
         order = np.argsort(number)
         table[:, order[np.searchsorted(number, links, sorter=order)]] = crossed
         programs.append(_LinearProgram(collective, len(group), root, ends, table, topology.bandwidth[limited]))
-    found = _solve_together(programs, time.monotonic() + seconds)
+    found = _solve(programs, time.monotonic() + seconds)
     if found is None:
         return None
-    prices, sets = found
+    prices, sets, _ = found
     best: list[LinkPrices] | None = None
     for grid in _GRIDS:
         exact = [
@@ -123,7 +121,7 @@ def best_rounding(exact: Callable[[int], LinkPrices | None], least: float) -> Li
 
 
 def solver(what: str) -> Any:
-    """`scipy.optimize`. Without it `what` is refused: another bound in its place would not be seen."""
+    """`scipy.optimize`. Without it `what` raises: a different bound in its place would go unnoticed."""
     try:
         from scipy import optimize
     except ImportError as error:
@@ -149,7 +147,7 @@ class _LinearProgram:
         promise = find_collective(collective)
         self.trees = promise.round_trip
         self.slices = promise.slices(ranks)
-        self.unit = float(bandwidth.max()) * self.slices
+        self.fastest = float(bandwidth.max())
         first = np.eye(1, ranks, root or 0, np.int64)[0]
         self.weight = first if root is not None or self.trees else np.ones(ranks, np.int64)
         self.ways = tuple(sorted(promise.trees))
@@ -182,7 +180,7 @@ class _LinearProgram:
             self._add_tree(everyone == 0)
 
     def _add(self, inside: Set) -> bool:
-        """A set that what others need must leave. Whether it was new."""
+        """Add a set that others' data must leave; True if it is new."""
         least = 1.0
         if not self.trees:
             backwards = self.ways[0]
@@ -214,61 +212,28 @@ class _LinearProgram:
         self.least.append(least)
         self.sets.append(inside)
 
-    def solve(self, end: float) -> tuple[NDArray[np.float64], list[tuple[list[int], float]], float] | None:
-        """Prices of the links, sets with weights, and seconds per byte; of the last program that was solved in time."""
-        linprog = solver(_BOUND).linprog
-        cost = np.append(np.zeros(self.columns - 1), 1.0)
-        best = None
-        while True:
-            above = np.vstack([self.fixed, *self.rows])
-            most = np.append(np.zeros(len(self.fixed)), -np.asarray(self.least))
-            answer: Any = linprog(cost, above, most, options={"time_limit": max(0.1, end - time.monotonic())})
-            if answer.status != 0:
-                return best
-            dual = np.maximum(-answer.ineqlin.marginals, 0.0)
-            weights = zip(self.sets, dual[len(self.fixed) :].tolist(), strict=True)
-            chosen = [
-                (np.flatnonzero(one).tolist(), weight) for one, weight in weights if one is not None and weight > 0
-            ]
-            best = dual[: self.links], chosen, float(answer.x[-1]) / self.unit
-            if not best[0].any():
-                return None
-            # All of them, or one kind would never come to its turn.
-            if not any([*self._violated(answer.x)]) or time.monotonic() > end:
-                return best
-
     def _violated(self, solution: NDArray[np.float64]) -> Iterator[bool]:
         sent = solution[: self.many]
         for backwards in self.ways:
             ends = (self.destination, self.source) if backwards else (self.source, self.destination)
-            for inside in self._short(*ends, sent, self.weight):
+            sinks = np.flatnonzero(self.weight == 0) if self.weight.sum() == 1 else np.arange(self.ranks)
+            for inside in short_sets(self.ranks, *ends, sent, self.weight, sinks):
                 yield self._add(~inside if backwards else inside)
         if self.trees:
             ends = self.tree_ends[:, 0].copy(), self.tree_ends[:, 1].copy()
-            for inside in self._short(*ends, solution[self.many : -1], np.eye(1, self.ranks, 0, np.int64)[0]):
+            first = np.eye(1, self.ranks, 0, np.int64)[0]
+            for inside in short_sets(self.ranks, *ends, solution[self.many : -1], first, np.flatnonzero(first == 0)):
                 yield self._add_tree(inside)
 
-    def _short(
-        self,
-        source: NDArray[np.int32],
-        destination: NDArray[np.int32],
-        amount: NDArray[np.float64],
-        weight: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """Sets from which less leaves than their weight."""
-        capacity = np.round(np.maximum(amount, 0) * _SCALE).astype(np.int64)
-        sinks = np.flatnonzero(weight == 0) if weight.sum() == 1 else np.arange(self.ranks)
-        wanted = int(_SCALE * int(weight.sum()) * (1 - _CLOSE))
-        found: Any = _native.cuts_below(
-            self.ranks, source, destination, capacity, weight * _SCALE, sinks.astype(np.int32), wanted, float("inf")
-        )
-        return np.asarray(found, bool)
 
-
-def _solve_together(
+def _solve(
     programs: list[_LinearProgram], end: float
-) -> tuple[NDArray[np.float64], list[list[tuple[list[int], float]]]] | None:
-    """As `_LinearProgram.solve`, for groups that share the links: their prices, and the sets of each group with weights."""
+) -> tuple[NDArray[np.float64], list[list[tuple[list[int], float]]], float] | None:
+    """Solve the programs of groups that share the links, again and again with the sets that were violated.
+
+    The prices of the links, the sets of each group with weights, and seconds per byte; of the last program that was
+    solved in time.
+    """
     linprog = solver(_BOUND).linprog
     links, best = programs[0].links, None
     ends = np.cumsum([0, *(one.columns - 1 for one in programs)])
@@ -299,8 +264,9 @@ def _solve_together(
             ]
             for one, own in zip(programs, dual[1:], strict=True)
         ]
-        best = dual[0], sets
+        best = dual[0], sets, float(answer.x[-1]) / programs[0].fastest
         solutions = [np.append(answer.x[start:stop], 0.0) for start, stop in pairwise(ends)]
+        # All of them, or one kind of sets would never be added.
         violated = [any([*one._violated(x)]) for one, x in zip(programs, solutions, strict=True)]
         if not any(violated) or time.monotonic() > end:
             return best
@@ -326,7 +292,7 @@ def _exact(
     charged = {int(link): int(price) // common for link, price in zip(links, whole, strict=True) if price}
     rounded = [(inside, Fraction(round(weight / float(prices.max()) * grid), common)) for inside, weight in sets]
     paid = paid_by_pair(topology, ranks, charged)
-    # Sets that a message leaves for nothing go; the others weigh less, if need be.
+    # Drop sets that a message leaves without paying; reduce the weights of the others if they exceed what is paid.
     free = paid == 0
     kept: Weights = [
         (inside, weight)

@@ -1,4 +1,4 @@
-"""Who wins where: the fastest algorithm for every size and every number of ranks."""
+"""Sweeps: the fastest algorithm for every size and every number of ranks."""
 
 from __future__ import annotations
 

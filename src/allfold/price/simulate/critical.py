@@ -15,7 +15,7 @@ from .fairness import Floats, Ints
 
 NOBODY = -1
 AT_POSTED, AT_SENT, AT_ACCEPTED, AT_TAKEN, AT_END = range(5)
-"""That message m was waited for until one of these moments is encoded as 5 · m + moment.
+"""Waiting for message m until one of these moments is encoded as 5 · m + moment.
 
 Its sender posts it, and it starts when its receiver has accepted it. Sent and taken are the same time: `AT_TAKEN` is
 used by those who wait at its destination.

@@ -1,4 +1,4 @@
-"""Who waits for whom: the messages of a schedule, and the versions of chunks that they read and make.
+"""Dependencies: the messages of a schedule, and the versions of chunks that they read and make.
 
 A message is everything that a rank sends to another within one step, however many chunks. A *version* is what a chunk
 of a rank holds between two writes: the initial content, or the result of the moves of one step. A message may leave

@@ -1,4 +1,4 @@
-"""How transfers share links: each gets as much as possible without taking from one that has less (max-min fairness).
+"""Transfers that share links: each gets as much as possible without taking from one that has less (max-min fairness).
 
 `fair_rates` computes this for a given set of transfers. `FairFlows` keeps the transfers that are under way in a simulation
 and computes new rates only where something has changed. A link that all its transfers together cannot fill slows none
@@ -64,7 +64,7 @@ class _Flow:
         self.rate, self.stamp = 0.0, 0
 
     def demands(self) -> Sequence[float]:
-        """What it would put on each link alone."""
+        """The load that it would put on each link alone."""
         if self.share is None:
             return [self.limit] * len(self.route)
         return [self.limit * share for share in self.share]
@@ -109,7 +109,7 @@ class FairFlows:
         self._touched.update(route)
 
     def next(self) -> float:
-        """When the first of them will finish."""
+        """The time at which the first of them will finish."""
         finish, flows = self._finish, self._flows
         while finish:
             time, number, stamp = finish[0]
@@ -223,7 +223,7 @@ class FairFlows:
 def _fill(
     routes: list[list[int]], left: dict[int, float], limit: list[float], shares: list[list[float]] | None = None
 ) -> list[float]:
-    """What `fair_rates` does, for a handful of flows: one level at a time, the lowest first."""
+    """`fair_rates` for a handful of flows: one level at a time, the lowest first."""
     rates = list(limit)
     every = [[1.0] * len(route) for route in routes] if shares is None else shares
     users, wanted = dict.fromkeys(left, 0), dict.fromkeys(left, 0.0)

@@ -27,7 +27,7 @@ class Facts:
     """It goes from a rank to itself."""
     step: list[int]
     order: list[int]
-    """Who goes first at a tie: by step, then the nearest to the right, so that senders do not all pick one receiver."""
+    """The order at a tie: by step, then the nearest to the right, so that senders do not all pick one receiver."""
     orders: int
     bytes: list[float]
     """Bytes of one segment."""
@@ -41,7 +41,7 @@ class Facts:
     """The index of its route in `routes`."""
     routes: list[tuple[int, ...]]
     shares: list[tuple[float, ...]] | None
-    """How much of a message crosses each link of its route; None if no message is split. One entry per route."""
+    """The share of a message that crosses each link of its route; None if no message is split. One entry per route."""
     own: list[tuple[float, ...]] | None
     """The same, one entry per message, where switches fold or speed depends on the size of a message."""
     bandwidth: list[float]

@@ -1,4 +1,4 @@
-"""What disturbs a real machine: messages that take longer than they should, and ranks that are slower than others."""
+"""The disturbances of a real machine: messages that take longer than they should, and ranks that are slower than others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Noise:
                 expected = "a factor above 0" if not factor > 0 else f"a factor from {1 / _MOST:g} to {_MOST:g}"
                 raise UsageError(f"slow rank {rank}: expected {expected}, not {factor}")
         if self.seed < 0:
-            raise UsageError(f"the seed of the noise is {self.seed}; expected a number from 0 on")
+            raise UsageError(f"the seed of the noise is {self.seed}; expected a non-negative number")
 
     def factors(self, messages: int) -> tuple[Floats, Floats]:
         """For every message, what its latency is multiplied and its bandwidth divided by."""

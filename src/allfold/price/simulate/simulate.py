@@ -1,4 +1,4 @@
-"""How long a schedule takes on a topology, message by message: an event-driven simulation.
+"""An event-driven simulation of a schedule on a topology, message by message.
 
 What a message goes through:
 
@@ -62,7 +62,7 @@ def simulate(
     symmetric: bool = True,
     counts: object = None,
 ) -> Timeline:
-    """Run `schedule` for a buffer of `size` bytes, each chunk in `segments` segments, and say what happened when.
+    """Simulate `schedule` for a buffer of `size` bytes, each chunk in `segments` segments; returns the timeline.
 
     `symmetric=False` simulates every rank even where the times of some ranks give the times of all. `counts`: how the bytes
     are divided into slices, as in `cost`.
@@ -304,7 +304,7 @@ class _Simulation:
         self.landing.clear()
 
     def _note_end(self, message: int) -> None:
-        """What it made exists now: messages that read it may leave, and messages that replace it may land."""
+        """Note that what it made exists: messages that read it may leave, and messages that replace it may land."""
         self.end[message] = self.now
         segments = self.segments
         of, segment = divmod(message, segments)

@@ -1,4 +1,4 @@
-"""What need not be simulated, because the same happens on other ranks.
+"""Symmetry: ranks that need not be simulated, because the same happens on others.
 
 Most large schedules look the same from every rank: shift all ranks of a ring by one, and the chunks with them, and it is
 the same ring. If the network looks the same too, everything happens at rank r + k as it does at rank r, and k ranks
@@ -74,19 +74,8 @@ def reduce_moves(schedule: Schedule, shift: Shift) -> tuple[Moves, Ints]:
     copy, destination = np.divmod(moves.destination[kept], shift.ranks)
     into = moves.writes[kept] % width
     into = np.where(into < schedule.chunks, (into - copy * shift.turn) % schedule.chunks, into)
-    return (
-        replace(
-            moves,
-            step=moves.step[kept],
-            source=moves.source[kept],
-            destination=moves.destination[kept],
-            reads=moves.reads[kept],
-            writes=destination * width + into,
-            message=moves.message[kept],
-            reduces=moves.reduces[kept],
-        ),
-        kept,
-    )
+    columns = {name: column[kept] for name, column in vars(moves).items() if name != "steps"}
+    return replace(moves, **{**columns, "writes": destination * width + into}), kept
 
 
 def stand_in(message: Ints, ranks: int, shift: Shift) -> Ints:

@@ -1,4 +1,4 @@
-"""Who sent what when: the result of a simulation, and what follows from it."""
+"""Timelines: the result of a simulation, and what follows from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...chrome_trace import Row, Track, trace
 from ...schedules import Schedule, describe
 from ..cost.folding import shares_of
-from ..topology.topology import Topology
+from ..topology.topology import Topology, spans
 from .fairness import Floats, Ints
 
 COLUMNS = ("move", "moves", "segment", "bytes", "ready", "start", "sent", "arrived", "landed", "end")
@@ -86,7 +86,7 @@ class Timeline:
         return describe(bool(reduces), *numbers) + (f" and {more} more" if more else "")
 
     def activities(self) -> tuple[Ints, Floats, Floats]:
-        """What ranks do, three rows per message that travels: rank, begin, end; sorted by rank and time."""
+        """The activities of ranks, three rows per message that travels: rank, begin, end; sorted by rank and time."""
         far = self.travels
         rank = np.concatenate([self.source[far], self.destination[far], self.destination]).astype(np.int64)
         begin = np.concatenate([self.start[far], self.first_arrived[far], self.landed])
@@ -96,11 +96,11 @@ class Timeline:
 
     @cached_property
     def first_arrived(self) -> Floats:
-        """When the first byte of every message was at its destination."""
+        """The time at which the first byte of every message reached its destination."""
         return self.arrived - (self.sent - self.start)
 
     def idle_spans(self) -> tuple[Ints, Floats]:
-        """When ranks did nothing: their numbers, and rows of (begin, end); sorted by rank and time."""
+        """The pauses of ranks: their numbers, and rows of (begin, end); sorted by rank and time."""
         rank, begin, end = self.activities()
         everyone = np.arange(self.schedule.ranks)
         # Add empty busy spans at the very beginning and the very end, so that every pause lies between two spans.
@@ -124,7 +124,7 @@ class Timeline:
         return seconds
 
     def critical_parts(self) -> dict[str, float]:
-        """Where the time went along the critical path; the parts add up to the duration."""
+        """The parts of the time along the critical path; they add up to the duration."""
         path, (begin, end) = self.critical, self.spans.T
         marks = (self.start[path], self.sent[path], self.arrived[path], self.landed[path], self.end[path])
         parts = {}
@@ -172,8 +172,7 @@ class Timeline:
             routes = self.topology.routes(pairs // self.topology.ranks, pairs % self.topology.ranks)
             lengths = np.diff(routes.offsets)[which]
             message = np.repeat(np.arange(len(which)), lengths)
-            within = np.arange(len(message)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            at = routes.offsets[which][message] + within
+            at = spans(routes.offsets[which], lengths)
             share = np.ones(len(at)) if routes.share is None else routes.share[at]
             if self.topology.folding:
                 steps = shares_of(self.schedule, self.topology)
@@ -196,10 +195,7 @@ class Timeline:
             "size": self.size,
             "segments": self.segments,
             "duration": self.duration,
-            "messages": {
-                **{name: getattr(self, name).tolist() for name in COLUMNS},
-                **{name: getattr(self, name).tolist() for name in ("step", "source", "destination")},
-            },
+            "messages": {name: getattr(self, name).tolist() for name in (*COLUMNS, "step", "source", "destination")},
             "critical": self.critical.tolist(),
             "critical_spans": self.spans.tolist(),
             "idle": self.idle().tolist(),

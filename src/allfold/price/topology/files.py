@@ -34,10 +34,10 @@ from numpy.typing import NDArray
 from ...documents import DocumentError, check_keys, head_of, list_at, object_at, whole_at
 from ...errors import UsageError
 from .parse import construct
-from .routing import ABSENT, NoPath, Paths, RoutingTable, all_shortest, fewest_hops, has_split_routes_of
+from .routing import ABSENT, NoPath, Paths, RoutingTable, all_shortest, fewest_hops
 from .shapes import ports
 from .sizes import with_sizes
-from .topology import PLACES, Block, Links, Place, Router, Row, Topology, check_link, check_rank
+from .topology import PLACES, Block, Link, Links, Place, Router, Row, Topology, check_link, check_rank
 from .without import without
 
 _MOST = 4096  # ranks, and nodes of a graph: table sizes grow with the square
@@ -102,7 +102,7 @@ def _read_links(data: dict[str, Any]) -> Topology:
         block = _block(name, object_at(link, f"{where}: a link"))
         title = link["name"]
         if title in numbers or title in taken:
-            raise UsageError(f"{where}: there are two links {title!r}; a name is for one")
+            raise UsageError(f"{where}: there are two links {title!r}; names must be unique")
         numbers[title] = 2 * ranks + len(numbers)
         blocks.append(block)
     if ("graph" in data) == ("routes" in data):
@@ -125,7 +125,7 @@ def _read_links(data: dict[str, Any]) -> Topology:
 
 
 def _repeats(data: dict[str, Any]) -> bool:
-    """Whether edges share a link, so that a route may cross it several times; or a route that is written down does."""
+    """True if edges share a link, so that a route may cross it several times, or if a written route does."""
     if "graph" in data:
         named = [edge["link"] for edge in data["graph"]["edges"] if "link" in edge]
         return len(set(named)) < len(named)
@@ -141,8 +141,7 @@ def _block(topology: str, link: dict[str, Any]) -> Block:
     check_keys(link, ("name", "kind", "latency", "bandwidth", "place"), where)
     latency, bandwidth = _figures(topology, f"link {name!r}", link)
     place = _place(link["place"], where) if "place" in link else {}
-    # A name with braces is a name, not a template.
-    return Block(name.replace("{", "{{").replace("}", "}}"), kind, latency, bandwidth, (1,), common=place)
+    return Block.alone(Link(name, kind, latency, bandwidth, place))
 
 
 _WRITTEN = PLACES[1:]  # ports are not written
@@ -182,7 +181,7 @@ def _table(
         check_keys(route, ("from", "to", "links", "paths"), f"{where}: a route")
         start, end = (whole_at(route.get(key), f"{where}: a route's {key!r}", 0, ranks - 1) for key in ("from", "to"))
         if start * ranks + end in rows:
-            raise UsageError(f"{where}: the route from {start} to {end} is given twice, or leads to where it began")
+            raise UsageError(f"{where}: the route from {start} to {end} is given twice, or leads back to its start")
         between = f"from {start} to {end}"
         if ("links" in route) == ("paths" in route):
             raise UsageError(f"{where}: expected either links or paths {between}")
@@ -263,7 +262,7 @@ def _folding(where: str, ranks: int, data: dict[str, Any], router: Router) -> fr
     for name in names:
         if not isinstance(name, str) or name not in nodes:
             raise UsageError(f"{where}: folds names {name!r:.60}; expected names of nodes")
-    if names and has_split_routes_of(router):
+    if names and getattr(router, "splits", False):
         raise UsageError(
             f"{where}: a switch that folds takes whole messages; make parallel edges one link, and ties first"
         )

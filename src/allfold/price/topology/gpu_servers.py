@@ -38,7 +38,7 @@ def dgx1(nodes: int = 1) -> Topology:
     """
     host = _hosts("dgx1", nodes, 8)
     ranks = 8 * nodes
-    cables = [cable for box in range(nodes) for cable in _dgx1(8 * box)]
+    cables = [cable for box in range(nodes) for cable in _cables_of_dgx1(8 * box)]
     for pair in range(ranks // 2) if nodes > 1 else ():
         for rank in (2 * pair, 2 * pair + 1):
             cables += to_switch(rank, "PCIe switch", pair, ranks + pair, 16e9, 0.0)
@@ -60,7 +60,7 @@ def ndv2(nodes: int) -> Topology:
     16
     """
     host = _hosts("ndv2", nodes, 8)
-    cables = [cable for box in range(nodes) for cable in _dgx1(8 * box)]
+    cables = [cable for box in range(nodes) for cable in _cables_of_dgx1(8 * box)]
     if nodes == 2:
         cables += [
             *one_way(0, 9, 12.5e9, 2 * _NETWORK_HOP, "nic"),
@@ -199,7 +199,7 @@ def _hosts(name: str, nodes: int, ranks_per_node: int) -> Ranks:
     return np.arange(ranks_per_node * nodes, dtype=np.int32) // np.int32(ranks_per_node)
 
 
-def _dgx1(first: int) -> list[Cable]:
+def _cables_of_dgx1(first: int) -> list[Cable]:
     """The NVLinks of one DGX-1 whose GPU 0 is rank `first`."""
     both = ((_DGX1_TWICE, 2 * _NVLINK_2), (_DGX1_ONCE, _NVLINK_2))
     return [

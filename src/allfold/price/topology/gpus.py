@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as nvidia-smi lists them; who uses which; and whether MPS runs."""
+"""The GPUs of this machine, from nvidia-smi; the processes that use them; and the state of MPS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InstalledGpu:
     number: int
     name: str
     links: dict[int, str]
-    """How each other GPU is reached, in the words of `nvidia-smi topo`: NV18, PIX, SYS, …"""
+    """The path to each other GPU, in the words of `nvidia-smi topo`: NV18, PIX, SYS, …"""
 
 
 def gpus_of(topology: str, names: str) -> Iterable[InstalledGpu]:
@@ -80,7 +80,7 @@ def _opened(process: int, root: Path) -> set[int]:
 
 
 def mps_runs(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the control process of NVIDIA's Multi-Process Service is there, where a process of this user looks."""
+    """True if the control process of NVIDIA's Multi-Process Service runs where a process of this user looks for it."""
     folder = environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
     try:
         process = (root / folder.lstrip("/") / "nvidia-cuda-mps-control.pid").read_text().strip()

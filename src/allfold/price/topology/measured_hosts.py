@@ -1,4 +1,4 @@
-"""Hosts as a topology, with the figures that were measured between them and inside."""
+"""Hosts as a topology, with figures measured between them and inside them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,11 @@ def rows_of(measured: Sequence[tuple[int, float]], together: int) -> list[Row]:
     Between two sizes time is a straight line. Where it would begin below zero, it begins at zero.
     """
     kept: list[tuple[int, float]] = []
-    for bytes, seconds in reversed(measured):  # what a longer message did in less time, a shorter one could have done
+    for bytes, measured_seconds in reversed(measured):
+        seconds = max(measured_seconds, 1e-9)  # the overhead that was taken off was measured at another moment
+        # What a longer message did in less time, a shorter one could have done.
         if not kept or seconds * _RISE < kept[0][1]:
-            kept.insert(0, (bytes, max(seconds, 1e-9)))
+            kept.insert(0, (bytes, seconds))
     rows: list[Row] = []
     for (bytes, seconds), (more, longer) in pairwise([*kept[:1], *kept] if len(kept) == 1 else kept):
         slope = (longer - seconds) / (more - bytes) if more > bytes else inf

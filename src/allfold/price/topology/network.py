@@ -11,7 +11,7 @@ holds for the topology.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -48,16 +48,7 @@ class Network:
 
     def transposed(self) -> Network:
         """Every edge the other way round: what can be spread there can be collected here."""
-        return Network(
-            self.topology,
-            self.ranks,
-            self.vertices,
-            self.head,
-            self.tail,
-            self.link,
-            self.bandwidth,
-            self.latency,
-        )
+        return replace(self, tail=self.head, head=self.tail)
 
 
 @lru_cache(maxsize=16)

@@ -53,7 +53,7 @@ def needed_pairs(topology: Topology, ranks: int) -> Pairs:
 def _leads(
     after: dict[tuple[int, int], list[tuple[int, tuple[int, ...]]]], start: int, end: int, row: tuple[int, ...]
 ) -> bool:
-    """Whether the row is that of pairs from start to end, one after the other."""
+    """True if the row consists of rows of pairs that lead from start to end, one after the other."""
     ahead = [(start, 0)]
     while ahead:
         rank, at = ahead.pop()

@@ -1,4 +1,4 @@
-"""How routes are found, many at once: through switches by arithmetic, on a grid dimension by dimension, or by a table."""
+"""Routers, which find many routes at once: through switches by arithmetic, on a grid dimension by dimension, or by a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from .topology import Block, Links, Ranks, Router, Routes, Topology
+from .topology import Block, Link, Links, Ranks, Routes, Topology, spans
 
 ABSENT = -1
 
@@ -38,7 +38,7 @@ def split(pairs: int, paths: Sequence[tuple[NDArray[np.integer[Any]], Routes, ND
     begin = (np.cumsum(lengths) - lengths)[order]
     pair, share, lengths = pair[order], share[order], lengths[order]
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.intp)
-    at = np.arange(ends[-1]) + np.repeat(begin - ends[:-1], lengths)
+    at = spans(begin, lengths)
     offsets = np.zeros(pairs + 1, np.intp)
     np.cumsum(np.bincount(pair, lengths, pairs).astype(np.intp), out=offsets[1:])
     return Routes(offsets, links[at], np.repeat(share, lengths), ends[np.append(lengths > 0, True)])
@@ -49,15 +49,6 @@ def exact_shares(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.round(shares * 2.0**40) / 2.0**40)
 
 
-def has_split_routes_of(router: Router) -> bool:
-    """Whether it may split a message over several paths."""
-    return bool(getattr(router, "splits", False))
-
-
-def has_split_routes(topology: Topology) -> bool:
-    return has_split_routes_of(topology.router)
-
-
 @lru_cache(maxsize=8)
 def unsplit(topology: Topology) -> Topology:
     """The same for methods that count whole chunks: a message is not split, but crosses all links of all its paths.
@@ -65,7 +56,7 @@ def unsplit(topology: Topology) -> Topology:
     A link that carries at most half of any message has twice the bandwidth in return, so no link seems faster than it is.
     What of that a message really takes is still in `Routes.share`.
     """
-    if not has_split_routes(topology):
+    if not topology.splits:
         return topology
     everyone = np.arange(topology.ranks, dtype=np.int32)
     routes = topology.routes(np.repeat(everyone, topology.ranks), np.tile(everyone, topology.ranks))
@@ -75,7 +66,7 @@ def unsplit(topology: Topology) -> Topology:
     np.maximum.at(share, key % len(topology.links), np.bincount(which, routes.loads(np.ones(len(routes)))))
     most = np.where(share, share, 1.0)
     blocks = [
-        Block(link.name.replace("{", "{{").replace("}", "}}"), link.kind, link.latency, link.bandwidth / part, (1,))
+        Block.alone(Link(link.name, link.kind, link.latency, link.bandwidth / part))
         for link, part in zip(topology.links, most.tolist(), strict=True)
     ]
     return replace(topology, links=Links(blocks), router=Whole(topology, most))
@@ -143,7 +134,7 @@ class Switched:
 
 
 def all_alike(topology: Topology) -> bool:
-    """Whether all pairs have equal routes: all ranks on one host, or one rank per host, and no leaf switches."""
+    """True if all pairs have equal routes: all ranks on one host, or one rank per host, and no leaf switches."""
     router = topology.router
     if not isinstance(router, Switched) or router.spines is not None:
         return False
@@ -253,8 +244,7 @@ class RoutingTable:
         lengths = self.offsets[row + 1] - self.offsets[row]
         offsets = np.zeros(len(row) + 1, np.intp)
         np.cumsum(lengths, out=offsets[1:])
-        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[row], lengths)
-        return Routes(offsets, self.links[places])
+        return Routes(offsets, self.links[spans(self.offsets[row], lengths)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,11 +278,11 @@ class Paths:
         row = source.astype(np.int64) * self.ranks + destination
         many = self.first[row + 1] - self.first[row]
         pair = np.repeat(np.arange(len(row)), many)
-        path = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many - self.first[row], many)
+        path = spans(self.first[row], many)
         lengths = self.starts[path + 1] - self.starts[path]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.intp)
-        at = np.arange(offsets[-1]) + np.repeat(self.starts[path] - offsets[:-1], lengths)
-        return split(len(row), [(pair, Routes(offsets, self.links[at]), self.share[path])])
+        links = self.links[spans(self.starts[path], lengths)]
+        return split(len(row), [(pair, Routes(offsets, links), self.share[path])])
 
 
 _MOST_PATHS = 32  # of one message

@@ -1,4 +1,4 @@
-"""A topology as a group of its ranks sees it: with numbers of their own, and with links that others keep busy."""
+"""A topology from the point of view of a group: its ranks renumbered, and links partly used by other groups."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from .routing import has_split_routes
-from .topology import Block, Link, Links, Ranks, Routes, Topology
+from .topology import Block, Links, Ranks, Routes, Topology
 
 _MOST = 4096  # ranks
 
@@ -31,7 +30,7 @@ class Seen:
 
     @property
     def splits(self) -> bool:
-        return has_split_routes(self.whole)
+        return self.whole.splits
 
 
 def seen_from(topology: Topology, group: Sequence[int]) -> Topology:
@@ -43,8 +42,8 @@ def seen_from(topology: Topology, group: Sequence[int]) -> Topology:
     order = np.asarray([*group, *sorted(set(range(ranks)) - set(group))], np.int32)
     number = np.arange(len(topology.links), dtype=np.int32)
     number[order], number[ranks + order] = np.arange(ranks), ranks + np.arange(ranks)
-    ports = [_alone(topology.links[int(side + rank)]) for side in (0, ranks) for rank in order]
-    others = [_alone(topology.links[link]) for link in range(2 * ranks, len(topology.links))]
+    ports = [Block.alone(topology.links[int(side + rank)]) for side in (0, ranks) for rank in order]
+    others = [Block.alone(topology.links[link]) for link in range(2 * ranks, len(topology.links))]
     return replace(
         topology,
         host=topology.host[order],
@@ -56,19 +55,13 @@ def seen_from(topology: Topology, group: Sequence[int]) -> Topology:
 
 
 def slowed(topology: Topology, free: NDArray[np.float64]) -> Topology:
-    """The topology with only a part of each link's bandwidth; the rest is somebody else's."""
-    blocks = [_alone(link, part) for link, part in zip(topology.links, free.tolist(), strict=True)]
+    """The topology with only a part of each link's bandwidth; other groups have the rest."""
+    blocks = [Block.alone(link, part) for link, part in zip(topology.links, free.tolist(), strict=True)]
     return replace(topology, links=Links(blocks))
 
 
-def _alone(link: Link, part: float = 1.0) -> Block:
-    name = link.name.replace("{", "{{").replace("}", "}}")
-    rows = tuple((start, latency, bandwidth * part) for start, latency, bandwidth in link.sizes)
-    return Block(name, link.kind, link.latency, link.bandwidth * part, (1,), common=link.place or {}, rows=rows)
-
-
 def check_groups(topology: Topology, groups: Sequence[Sequence[int]]) -> None:
-    """Refuse groups that are no groups of this topology, or that share a rank."""
+    """Raise for groups that do not fit this topology, or that share a rank."""
     taken: set[int] = set()
     if topology.ranks > _MOST:
         raise UsageError(f"topology {topology.name}: {topology.ranks} ranks; groups are taken from at most {_MOST}")

@@ -1,4 +1,4 @@
-"""What this machine has (cores, caches, memory nodes, GPUs and their links, network cards), and its topology.
+"""The parts of this machine (cores, caches, memory nodes, GPUs and their links, network cards), and its topology.
 
 Read from /proc, /sys and, where it is there, `nvidia-smi`. Nothing here fails: what cannot be read is left out and
 listed as missing. Nothing identifies the machine or its user.
@@ -63,14 +63,14 @@ class Machine:
     """The CPU limit of the container, in CPUs, if it sets one."""
     gpus: tuple[InstalledGpu, ...]
     mps: bool
-    """Whether NVIDIA's Multi-Process Service runs, which lets kernels of several processes run at the same time."""
+    """True if NVIDIA's Multi-Process Service runs, which lets kernels of several processes run at the same time."""
     cards: tuple[Card, ...]
     absent: tuple[str, ...]
-    """What was looked for and not found, one sentence each."""
+    """The parts that were not found, one sentence each."""
 
     @property
     def usable(self) -> int:
-        """How many ranks can run at the same time: the number of cores, or the container's limit."""
+        """The number of ranks that can run at the same time: that of cores, or the container's limit."""
         cores = max(1, len(self.cores))
         return cores if self.limit is None else max(1, min(cores, ceil(self.limit)))
 
@@ -81,7 +81,7 @@ class Machine:
 def read_machine(
     root: Path = Path("/"), topology_of_gpus: str | None = None, names_of_gpus: str | None = None
 ) -> Machine:
-    """What the files below `root` and nvidia-smi say; nvidia-smi is run unless its output is given."""
+    """Read the files below `root` and the output of nvidia-smi, which is run unless its output is given."""
     cpus = _affinity()
     system = root / "sys/devices/system"
     cores = _cores(system / "cpu", cpus)

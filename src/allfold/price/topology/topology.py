@@ -1,4 +1,4 @@
-"""Where ranks sit and what lies between them: hosts, and links with latency and bandwidth that transfers share.
+"""Topologies: ranks on hosts, and links with latency and bandwidth that messages share.
 
 A link is one direction of something that carries bytes. The route of a message is the links it crosses, from the
 sender's outgoing port to the receiver's incoming one. Whatever is shared (a memory bus, a network card, a switch port,
@@ -58,9 +58,9 @@ class Link:
     bandwidth: float
     """Bytes per second, shared by all transfers that cross it at the time."""
     place: Place | None = field(default=None, compare=False)
-    """Where it is in its network, `{"host": 3, "card": 0, "way": "out"}` (see `PLACES`); None if unknown."""
+    """Its position in the network, `{"host": 3, "card": 0, "way": "out"}` (see `PLACES`); None if unknown."""
     sizes: tuple[Row, ...] = ()
-    """Where latency and bandwidth depend on the size of a message: from 0 bytes up. Those above are then the best."""
+    """Latency and bandwidth by message size, from 0 bytes up, where they depend on it. Those above are then the best."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -78,7 +78,7 @@ class Block:
     bandwidth: float
     shape: tuple[int, ...]
     axes: tuple[str, ...] = ()
-    """What the indices of a link in `shape` count, as in ("host", "card")."""
+    """The names of the indices in `shape`, as in ("host", "card")."""
     common: Mapping[str, int | str] = field(default_factory=dict, compare=False)
     """The part of the place that all of them share."""
     leaf: Ranks | None = field(default=None, compare=False)
@@ -87,6 +87,13 @@ class Block:
     """If links of the array are missing: the places in it of those that are there, in order."""
     rows: tuple[Row, ...] = ()
     """As in `Link`."""
+
+    @staticmethod
+    def alone(link: Link, part: float = 1.0) -> Block:
+        """A block of one link, with this part of its bandwidth."""
+        name = link.name.replace("{", "{{").replace("}", "}}")  # a name with braces is a name, not a template
+        rows = tuple((start, latency, bandwidth * part) for start, latency, bandwidth in link.sizes)
+        return Block(name, link.kind, link.latency, link.bandwidth * part, (1,), common=link.place or {}, rows=rows)
 
     @property
     def count(self) -> int:
@@ -169,6 +176,13 @@ class Links(Sequence[Link]):
         return latency, stretch
 
 
+def spans(starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
+    """The places `starts[i]`, `starts[i] + 1`, … up to `lengths[i]` of them, for one i after the other."""
+    ends = np.cumsum(lengths, dtype=np.intp)
+    places: NDArray[np.intp] = np.repeat(starts - ends + lengths, lengths)
+    return places + np.arange(len(places))
+
+
 @dataclass(frozen=True, eq=False)
 class Routes:
     """The links of many pairs of ranks in compressed rows: those of pair i are `links[offsets[i]:offsets[i + 1]]`.
@@ -186,11 +200,11 @@ class Routes:
     share: NDArray[np.float64] | None = None
     """Per entry of `links`; None if no message is split."""
     paths: NDArray[np.intp] | None = None
-    """Where every path starts, and the end of the last one; None if no message is split."""
+    """The start of every path, and the end of the last one; None if no message is split."""
     waits: NDArray[np.float64] | None = None
     """Seconds per entry of `links`; None if the latency of a link is the same for all messages."""
     stretch: NDArray[np.float64] | None = None
-    """How much longer than at best the bytes take, per entry of `links`; None if they all go as fast as they can."""
+    """The factor by which the bytes take longer than at best, per entry of `links`; None if they all go as fast as they can."""
 
     @property
     def lengths(self) -> NDArray[np.intp]:
@@ -210,7 +224,7 @@ class Routes:
         return pair[row], Routes(self.paths, self.links), self.share[self.paths[:-1]]
 
     def loads(self, amount: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What crosses each entry of `links` if pair i sends `amount[i]`."""
+        """The load of each entry of `links` if pair i sends `amount[i]`."""
         each = np.repeat(amount, self.lengths)
         return each if self.share is None else each * self.share
 
@@ -278,7 +292,7 @@ class Topology:
     reduction: float
     """Bytes per second that one rank combines (1/γ); inf = free."""
     source: str
-    """Where the figures come from."""
+    """The source of the figures."""
     router: Router = field(repr=False)
     recipe: dict[str, Any] = field(default_factory=dict, repr=False)
     """Its form in JSON: a constructor with its parameters, or everything that was written by hand."""
@@ -288,7 +302,7 @@ class Topology:
     throughput: float = inf
     """Bytes per second that all messages together cannot exceed (the sum of all memory buses)."""
     repeats: bool = False
-    """Whether a route may cross the same link more than once."""
+    """True if a route may cross the same link more than once."""
 
     def __post_init__(self) -> None:
         self.host.setflags(write=False)
@@ -315,8 +329,13 @@ class Topology:
         return len(np.unique(self.host))
 
     @property
+    def splits(self) -> bool:
+        """True if it may split a message over several paths."""
+        return bool(getattr(self.router, "splits", False))
+
+    @property
     def by_size(self) -> bool:
-        """Whether the figures of any link depend on the size of a message."""
+        """True if the figures of any link depend on the size of a message."""
         return bool(self.links.tables)
 
     def routes(
@@ -346,18 +365,18 @@ class Topology:
         return replace(found, waits=waits, stretch=stretch)
 
     def require(self, ranks: int) -> None:
-        """Refuse more ranks than the topology has, or fewer than one."""
+        """Raise for more ranks than the topology has, or fewer than one."""
         if ranks < 1:
-            raise UsageError(f"{ranks} ranks are asked for; expected at least 1")
+            raise UsageError(f"you asked for {ranks} ranks; expected at least 1")
         if ranks > self.ranks:
-            raise UsageError(f"topology {self.name} has {self.ranks} ranks, but {ranks} are asked for")
+            raise UsageError(f"topology {self.name} has {self.ranks} ranks; you asked for {ranks}")
 
     def to_json(self) -> dict[str, Any]:
         return {"format": "allfold-topology", "version": 1, **self.recipe}
 
     @staticmethod
     def from_json(document: str | bytes | dict[str, Any]) -> Topology:
-        """The topology that `to_json` wrote, or one written by hand. Anything else is refused with a `UsageError`."""
+        """The topology that `to_json` wrote, or one written by hand. Anything else raises a `UsageError`."""
         from .files import read  # it builds on this module, and on the named constructors
 
         return read(parse(document) if isinstance(document, (str, bytes)) else document)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...errors import UsageError
 from ...wording import name_ranks, suggest
 from .network import network_of
-from .routing import ABSENT, Graph, NoPath, fewest_hops, has_split_routes, split
+from .routing import ABSENT, Graph, NoPath, fewest_hops, split
 from .topology import Block, Links, Ranks, Routes, Topology
 
 _MOST = 4096  # ranks; the table of the ways round grows with the square
@@ -58,7 +58,7 @@ def without(topology: Topology, names: Iterable[str]) -> Topology:
 
 
 def _without_edges(topology: Topology, wanted: Sequence[str]) -> Topology:
-    """Where switches fold the network is a graph of a file, and the edges go: other pairs keep the fewest hops they had."""
+    """Remove edges from the graph of a file, where switches fold. Other pairs keep the fewest hops they had."""
     gone = [*topology.recipe.get("without", []), *wanted]
     _numbers(topology, wanted)
     graph = topology.recipe["graph"]
@@ -102,7 +102,7 @@ class Rerouted:
 
     @property
     def splits(self) -> bool:
-        return has_split_routes(self.whole)
+        return self.whole.splits
 
 
 def _numbers(topology: Topology, names: Sequence[str]) -> list[int]:
@@ -117,7 +117,7 @@ def _numbers(topology: Topology, names: Sequence[str]) -> list[int]:
         if known[name] < 2 * topology.ranks:
             rank = known[name] % topology.ranks
             raise UsageError(
-                f"{name!r} is the port of rank {rank}, and without it rank {rank} reaches nobody; "
+                f"{name!r} is the port of rank {rank}, and without it rank {rank} cannot reach any other; "
                 f"only links beyond the ports can be missing from topology {topology.name}"
             )
     return [known[name] for name in names]
@@ -140,7 +140,7 @@ def _ways_round(topology: Topology, names: Sequence[str], kept: NDArray[np.bool_
     nodes, every = _edges(topology)
     edges = [edge for edge in every if edge[2] == ABSENT or kept[edge[2]]]
     try:
-        return fewest_hops(nodes, topology.ranks, edges, topology.bandwidth if has_split_routes(topology) else None)
+        return fewest_hops(nodes, topology.ranks, edges, topology.bandwidth if topology.splits else None)
     except NoPath as error:
         away = _not_reached(topology.ranks, error.start, edges)
         gone = ", ".join(repr(name) for name in names)

@@ -25,7 +25,7 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class TimedMoves:
     """Moves of chunks by their step. All of them copy, or all of them reduce."""
 
     step: Index
@@ -36,17 +36,17 @@ class Stage:
     chunks: int
     reduces: bool
 
-    def refined(self, chunks: int) -> Stage:
+    def refined(self, chunks: int) -> TimedMoves:
         """The same with every chunk cut into equal parts, which travel together."""
         parts = chunks // self.chunks
         if parts == 1:
             return self
         step, source, destination = (np.repeat(side, parts) for side in (self.step, self.source, self.destination))
         chunk = (self.chunk[:, None] * parts + np.arange(parts)).ravel()
-        return Stage(step, chunk, source, destination, self.steps, chunks, self.reduces)
+        return TimedMoves(step, chunk, source, destination, self.steps, chunks, self.reduces)
 
 
-def schedule_of(task: Task, name: str, stages: list[Stage]) -> Schedule:
+def schedule_of(task: Task, name: str, stages: list[TimedMoves]) -> Schedule:
     """The stages one after the other, as a schedule."""
     chunks = lcm(*(stage.chunks for stage in stages))
 
@@ -64,13 +64,13 @@ def schedule_of(task: Task, name: str, stages: list[Stage]) -> Schedule:
     return build(task.collective, name, task.ranks, task.root, steps(), chunks)
 
 
-def by_depth(forest: Forest) -> Stage:
+def by_depth(forest: Forest) -> TimedMoves:
     """One step per depth of the trees; one chunk per tree."""
     tree = np.repeat(np.arange(len(forest.root)), forest.times.astype(np.intp))
     return _stage(forest, tree, forest.depth[tree] - 1)
 
 
-def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) -> Stage | None:
+def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) -> TimedMoves | None:
     """Rounds in which every link carries a whole number of chunks, `parts` per tree; None if time ran out.
 
     The slowest link carries at least `length` chunks per round, which is one of `lengths_of`.
@@ -96,7 +96,7 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
     )
     capacity = np.zeros(len(topology.links), np.int64)
     capacity[used] = per_round(topology.bandwidth[used], crossing, int(forest.depth.max()), length)
-    # Of a tree's pieces, each is due when its share of the whole time is over; all rounds together are the time that
+    # Each of a tree's pieces is due when its share of the whole time has passed; all rounds together are the time that
     # the busiest link needs.
     in_all = float((crossing / capacity[used]).max())
     first = np.repeat(np.cumsum(many) - many, many)
@@ -105,7 +105,7 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
     return None if rounds is None else _stage(forest, tree, rounds)
 
 
-def _stage(forest: Forest, tree: Index, when: NDArray[np.int32]) -> Stage:
+def _stage(forest: Forest, tree: Index, when: NDArray[np.int32]) -> TimedMoves:
     """The moves of all pieces: piece i goes down tree `tree[i]` and comes to rank r in step `when[i, r]`."""
     collects = forest.rates.collects
     piece, rank = np.nonzero(forest.parent[tree] >= 0)
@@ -117,5 +117,5 @@ def _stage(forest: Forest, tree: Index, when: NDArray[np.int32]) -> Stage:
     step = when[piece, rank].astype(np.int64)
     steps = int(step.max()) + 1 if len(step) else 0
     if collects:
-        return Stage(steps - 1 - step, chunk[piece], rank, above, steps, len(tree), True)
-    return Stage(step, chunk[piece], above, rank, steps, len(tree), False)
+        return TimedMoves(steps - 1 - step, chunk[piece], rank, above, steps, len(tree), True)
+    return TimedMoves(step, chunk[piece], above, rank, steps, len(tree), False)

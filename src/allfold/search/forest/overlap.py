@@ -24,7 +24,7 @@ from ..rounds import lengths_of, per_round
 MOST_RANKS = 64
 _TREES = (4, 8, 16, 32, 64, 128, 256, 512)
 _MOST_MOVES = 30_000  # more take long to arrange
-_WORTH, _PATIENCE = 0.995, 2  # more trees must be so much cheaper, or the next ones
+_WORTH, _PATIENCE = 0.995, 2  # more trees must be cheaper by this factor, or the next ones
 
 Parents = NDArray[np.int64]
 """Of the ranks of one tree; −1 at its root."""
@@ -60,7 +60,7 @@ def overlapped(task: Task, name: str) -> Iterator[Schedule]:
 
 
 class _Packing:
-    """How busy the links are with the trees so far, if every tree carries one chunk."""
+    """The load of the links with the trees so far, if every tree carries one chunk."""
 
     def __init__(self, among: Neighbours) -> None:
         self.ranks = among.ranks
@@ -70,14 +70,13 @@ class _Packing:
         place = np.searchsorted(code[order], back).clip(max=len(code) - 1)
         both = code[order][place] == back
         self.source, self.destination = among.source[both].astype(np.int64), among.destination[both].astype(np.int64)
-        routes = [links.tolist() for links in np.split(among.links, among.offsets[1:-1])]
         there = np.flatnonzero(both).tolist()
-        crossed = [routes[pair] + routes[int(order[place[pair]])] for pair in there]
+        crossed = [among.routes[pair] + among.routes[int(order[place[pair]])] for pair in there]
         # The links that a pair crosses, both ways; the last link is none, and never busy.
         self.links = np.full((len(there), max(map(len, crossed), default=0) + 1), len(among.names))
         for row, links in enumerate(crossed):
             self.links[row, : len(links)] = links
-        self.cost = np.append(among.bandwidth.min(initial=np.inf) / among.bandwidth, 0.0)
+        self.cost = np.append(among.times, 0.0)
         self.load = np.zeros(len(self.cost))
 
     def next_tree(self) -> Parents | None:
@@ -123,7 +122,7 @@ def _hung_from_its_centre(parent: Parents) -> Parents:
 
 
 class _Moves:
-    """What each move crosses, what waits for it, and how far it is to the end.
+    """The moves of trees: what each crosses, what waits for it, and how far it is to the end.
 
     Of tree t, move 2·ranks·t + v goes up from rank v, and move 2·ranks·t + ranks + v comes down to it.
     """

@@ -1,4 +1,4 @@
-"""How fast every rank may send to every other, all at the same time, so that the least time is met.
+"""Rates at which ranks may send to each other, all at the same time, so that the least time is met.
 
 Where ranks are connected directly, that is the bandwidth of their links. Where switches or shared links lie between
 them, a linear program divides the bandwidth among pairs of ranks: the bytes of a pair cross the links of its route, no
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import _native
 from ...errors import UsageError
-from ...price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set
+from ...price.cost.cuts import Demand, short_sets, tightest_cut, whole_numbers, worst_set
 from ...price.cost.program import solver
+from ...price.topology.pairs import every_pair
 from ...price.topology.topology import Topology
 from ..found import Task
 from ..neighbours import Neighbours, neighbours_of
@@ -29,7 +29,6 @@ Index = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 MOST_PAIRS = 272  # with a variable each: 17 ranks
-_SCALE = 2**24  # of capacities in flows
 _CLOSE = 1e-6
 _MOST_SECONDS = 10.0  # for one linear program
 _HALF = {True: "reduce_scatter", False: "all_gather"}  # of an all_reduce
@@ -79,8 +78,7 @@ def rates_of(task: Task, collects: bool) -> list[Rates]:
 def _direct(near: Neighbours, weight: NDArray[np.int64], collects: bool) -> Rates:
     """Neighbours with links of their own: the links as they are."""
     ranks = near.ranks
-    limits = np.full(len(near.source), np.inf)
-    np.minimum.at(limits, np.repeat(np.arange(len(near.source)), np.diff(near.offsets)), near.bandwidth[near.links])
+    limits = near.narrowest(near.bandwidth, np.inf)
     bandwidth = np.where(np.isfinite(limits), limits, near.bandwidth.sum() * ranks or 1.0)
     everyone = np.arange(ranks, dtype=np.int32)
     demand = Demand(ranks, near.source, near.destination, whole_numbers(bandwidth), weight, everyone[_needs(weight)])
@@ -92,16 +90,14 @@ def _direct(near: Neighbours, weight: NDArray[np.int64], collects: bool) -> Rate
 
 
 def _needs(weight: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Who needs something of others: all ranks, or all but the only root."""
+    """The ranks that need something of others: all, or all but the only root."""
     only = int(np.count_nonzero(weight)) == 1
     return weight == 0 if only else np.ones(len(weight), bool)
 
 
 def _shared(task: Task, weight: NDArray[np.int64], collects: bool, by_class: bool) -> Rates:
     ranks = task.ranks
-    source, destination = (side.ravel() for side in np.divmod(np.arange(ranks * ranks), ranks))
-    other = source != destination
-    source, destination = source[other].astype(np.int32), destination[other].astype(np.int32)
+    source, destination = every_pair(ranks)
     program = _RateProgram(task.whole, ranks, source, destination, weight, collects, by_class)
     task.say(f"sharing links among {len(program.crossing)} kinds of pairs" if by_class else "sharing links among pairs")
     shares, time = program.solve(task)
@@ -141,7 +137,7 @@ class _RateProgram:
         hops = np.bincount(kind, weights=routes.lengths, minlength=kinds)
         self.effort = hops * (1 + 1e-3 * np.log(self.crossing)) / hops.sum()
         needs = np.flatnonzero(_needs(weight)).astype(np.int32)
-        # What one rank lacks, its like lack too: of ranks that have pairs of the same kinds, one is looked at.
+        # Equivalent ranks lack the same: of ranks that have pairs of the same kinds, only one is checked.
         # (With a root, ranks also differ in where they are as seen from it.)
         alike = by_class and bool(weight.all())
         self.sinks = needs[_unlike(ranks, source, destination, kind, needs)] if alike else needs
@@ -155,7 +151,7 @@ class _RateProgram:
             self.add(host == one)
 
     def add(self, inside: NDArray[np.bool_]) -> bool:
-        """A set of ranks whose weight must be able to leave it. Whether it was new."""
+        """Add a set of ranks whose weight must be able to leave it; True if it is new."""
         needed = float(self.weight[inside].sum())
         if not needed or not _needs(self.weight)[~inside].any():
             return False
@@ -201,15 +197,13 @@ class _RateProgram:
                     return shares, time / self.unit
                 time = float(answer.x[kinds])
             if not task.left:
-                raise TooLong(f"the time is over before the links of {task.topology.name} were shared; give more")
+                raise TooLong(f"time ran out before the links of {task.topology.name} were shared; allow more seconds")
 
     def _short(self, shares: Floats) -> NDArray[np.bool_]:
         rate = shares[self.kind]
         used = rate > 0
-        wanted = int((1 - _CLOSE) * _SCALE * int(self.weight.sum()))
-        graph = self.source[used], self.destination[used], np.round(rate[used] * _SCALE).astype(np.int64)
-        found: Any = _native.cuts_below(self.ranks, *graph, self.weight * _SCALE, self.sinks, wanted, float("inf"))
-        return np.asarray(found, bool)
+        graph = self.source[used], self.destination[used], rate[used]
+        return short_sets(self.ranks, *graph, self.weight, self.sinks)
 
 
 def _like_pairs(topology: Topology, source: Index, destination: Index, routes: Any) -> NDArray[np.int64]:
@@ -234,7 +228,7 @@ def _like_pairs(topology: Topology, source: Index, destination: Index, routes: A
 
 
 def _unlike(ranks: int, source: Index, destination: Index, kind: NDArray[np.int64], needs: Index) -> NDArray[np.int64]:
-    """Where in `needs` the first of each sort of rank is, by the kinds of its pairs."""
+    """The index in `needs` of the first rank of each sort, by the kinds of its pairs."""
     kinds = int(kind.max()) + 1
     out, into = (
         np.bincount((side * np.int64(kinds) + kind).astype(np.intp), minlength=ranks * kinds).reshape(ranks, kinds)

@@ -21,7 +21,7 @@ from ...schedules import Schedule
 from ..found import Task
 from ..paths.scattered import scattered
 from ..rounds import lengths_of
-from .emit import Stage, by_depth, in_rounds, schedule_of
+from .emit import TimedMoves, by_depth, in_rounds, schedule_of
 from .overlap import MOST_RANKS as MOST_OVERLAPPED
 from .overlap import overlapped
 from .rates import Rates, rates_of
@@ -33,7 +33,7 @@ _LARGE, _LARGEST = 64, 256  # ranks: beyond the first, trees are first packed qu
 _ORDERS = 5
 _FAR = 1.1  # times the bound
 _PACES = (0.5, 0.0)
-_WORTH, _PATIENCE = 0.995, 2  # smaller chunks must be so much cheaper, or the next ones
+_WORTH, _PATIENCE = 0.995, 2  # smaller chunks must be cheaper by this factor, or the next ones
 
 
 def fits(task: Task) -> bool:
@@ -62,12 +62,12 @@ def throughput(task: Task) -> Iterator[Schedule]:
 
 
 def _is_scattered(promise: Collective) -> bool:
-    """Whether it is a scatter or a gather, which need paths rather than trees."""
+    """True for a scatter or a gather, which need paths rather than trees."""
     return promise.one_way and promise.rooted
 
 
 def _worth_overlapping(task: Task) -> bool:
-    """Whether an all_reduce cannot come near the bound if it collects first and spreads then."""
+    """True for an all_reduce that cannot come near the bound if it first collects and then spreads."""
     if not task.promise.round_trip or task.ranks > MOST_OVERLAPPED:
         return False
     cuts = [tightest_cut(half, task.network) for half in ("reduce_scatter", "all_gather")]
@@ -75,7 +75,7 @@ def _worth_overlapping(task: Task) -> bool:
 
 
 def _is_symmetric(network: Network) -> bool:
-    """Whether links are as fast one way as the other."""
+    """True if links are as fast one way as the other."""
     there, back = (
         sorted(zip(start.tolist(), end.tolist(), network.bandwidth.tolist(), strict=True))
         for start, end in ((network.tail, network.head), (network.head, network.tail))
@@ -97,11 +97,11 @@ class _Way:
     def moves(self, parts: int) -> int:
         return int(self.forest.times.sum()) * parts * (self.rates.ranks - 1)
 
-    def stage(self, task: Task) -> Stage | None:
+    def stage(self, task: Task) -> TimedMoves | None:
         return in_rounds(task, self.forest, self.parts, self.pace, self.length)
 
 
-def _search(task: Task, collects: bool) -> Iterator[Stage]:
+def _search(task: Task, collects: bool) -> Iterator[TimedMoves]:
     """Stages to try. After each, the price of the whole schedule is the last of the task's prices."""
     best: tuple[float, _Way] | None = None
     lengths, most_moves = lengths_of(task.whole.bandwidth), min(_MOST_MOVES, task.most_moves)

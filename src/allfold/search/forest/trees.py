@@ -34,11 +34,11 @@ class Forest:
     times: NDArray[np.int64]
     parent: NDArray[np.int32]
     loss: float
-    """How much slower so few trees per root make it: 1 is not at all."""
+    """The factor by which this few trees per root slow it down: 1 is not at all."""
 
     @cached_property
     def depth(self) -> NDArray[np.int32]:
-        """How many edges lie between every rank and the root, by tree."""
+        """The number of edges between every rank and the root, by tree."""
         depth = np.where(self.parent < 0, 0, -1).astype(np.int32)
         level, rows = 0, np.arange(len(self.root))[:, None]
         while (depth < 0).any():
@@ -50,7 +50,7 @@ class Forest:
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """So many trees per root, the capacities to pack them in, and how much slower so few of them make it."""
+    """A number of trees per root, the capacities to pack them in, and the factor by which so few slow it down."""
 
     per_root: int
     loss: float
@@ -141,7 +141,7 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
 def _least(task: Task, rates: Rates, many: int) -> Number | None:
     """The least factor for the rates so that, rounded down, they still carry `many` trees per root.
 
-    None above 4, or if the time is over.
+    None above 4, or if time ran out.
     """
 
     def capacity(factor: float) -> NDArray[np.int64]:

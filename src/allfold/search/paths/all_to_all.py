@@ -28,7 +28,7 @@ _FINEST = 6  # chunks for every other rank
 
 def all_to_all(task: Task) -> Iterator[Schedule]:
     if task.ranks > MOST_RANKS:
-        raise UsageError(f"all_to_all is found for at most {MOST_RANKS} ranks, not for {task.ranks}")
+        raise UsageError(f"all_to_all supports at most {MOST_RANKS} ranks, not {task.ranks}")
     if task.ranks == 1:
         yield build("all_to_all", _name(task), 1, None, [], 1)
         return
@@ -36,7 +36,7 @@ def all_to_all(task: Task) -> Iterator[Schedule]:
     far = far_from(among, np.arange(task.ranks))
     least = sum(int(row.sum()) for row in far.values())
     if task.ranks > MOST_COMPLETE and len(among.source) == task.ranks * (task.ranks - 1):
-        raise UsageError("all ranks are neighbours, and the built-in direct exchange is all there is to find")
+        raise UsageError("all ranks are neighbours, so the built-in direct exchange is already the best")
     paths = shortest(among, far, task.chunks or 1, task if task.prices else None)
     if paths is None:
         return

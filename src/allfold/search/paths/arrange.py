@@ -19,7 +19,7 @@ from ..neighbours import Neighbours
 Path = list[int]
 """The pairs of neighbours that something crosses, in order."""
 What = tuple[int, int, int]
-"""Where it starts, where it ends, and the number of the chunk."""
+"""Its source, its destination, and the number of the chunk."""
 Paths = dict[What, Path]
 
 
@@ -80,14 +80,13 @@ def _shortest_path(source: list[int], into: list[list[int]], away: list[int], en
 
 
 def shortest(among: Neighbours, far: Far, chunks: int, task: Task | None = None) -> Paths | None:
-    """Shortest paths, each hop over the pair whose links are busy least; None if the time of the task is over."""
+    """Shortest paths, each hop over the pair whose links are busy least; None if time ran out."""
     into, source = _pairs_into(among), among.source.tolist()
-    routes = _routes(among)
-    busy = [0.0] * len(among.bandwidth)
-    cost = _cost(among)
+    routes, cost = among.routes, among.times.tolist()
+    busy = [0.0] * len(cost)
     away = {start: row.tolist() for start, row in far.items()}
     paths: Paths = {}
-    for apart in range(1, among.ranks):  # everybody's turn, so that nobody has taken all before the others come
+    for apart in range(1, among.ranks):  # in turns, so that no rank takes the best paths before the others
         if task is not None and not task.left:
             return None
         for start, hops_to in away.items():
@@ -106,23 +105,13 @@ def shortest(among: Neighbours, far: Far, chunks: int, task: Task | None = None)
     return paths
 
 
-def _routes(among: Neighbours) -> list[list[int]]:
-    """By pair: the links that it crosses."""
-    return [links.tolist() for links in np.split(among.links, among.offsets[1:-1])]
-
-
-def _cost(among: Neighbours) -> list[float]:
-    """By link: how long it carries one chunk, if the slowest takes 1."""
-    times: list[float] = (among.bandwidth.min(initial=np.inf) / among.bandwidth).tolist()
-    return times
-
-
 def balanced(among: Neighbours, paths: Paths, rounds: float, task: Task) -> Paths:
     """The same with paths over busy links replaced, until no link is busy for more than `rounds`, or no way is better.
 
     Whole chunks along flows leave some links with more to carry than the flows have there.
     """
-    routes, cost, source, destination = _routes(among), _cost(among), among.source.tolist(), among.destination.tolist()
+    routes, cost = among.routes, among.times.tolist()
+    source, destination = among.source.tolist(), among.destination.tolist()
     leaving: list[list[int]] = [[] for _ in range(among.ranks)]
     for pair, start in enumerate(source):
         leaving[start].append(pair)
@@ -138,7 +127,7 @@ def balanced(among: Neighbours, paths: Paths, rounds: float, task: Task) -> Path
                 users[link].pop(what, None)
 
     def best_way(start: int, end: int) -> tuple[float, Path]:
-        """That whose busiest link is busy least, and of those the shortest."""
+        """The path whose busiest link has the least load; among those, the shortest."""
         ahead: list[tuple[float, int, int, int]] = [(0.0, 0, start, -1)]
         came: dict[int, int] = {}
         while ahead:
@@ -184,7 +173,7 @@ _TRIED = 8  # of all that crosses the busiest link, before it is given up
 
 
 Step = list[tuple[What, int]]
-"""What moves over which pair."""
+"""Moves, each with the pair that it crosses."""
 
 
 def hop_by_hop(paths: Paths) -> list[Step]:
@@ -195,12 +184,12 @@ def hop_by_hop(paths: Paths) -> list[Step]:
 def round_by_round(
     among: Neighbours, paths: Paths, per_round: NDArray[np.integer], task: Task, pace: float = 0.0
 ) -> list[Step] | None:
-    """Every link carries so many chunks per round; None if time ran out.
+    """Arrange the hops so that every link carries at most `per_round` chunks per round; None if time ran out.
 
     The chunks of a rank are due one after the other: with a `pace` of 1, evenly over the whole time; with 0, all at
     once, so that long ways alone decide what goes first.
     """
-    routes = _routes(among)
+    routes = among.routes
     capacity = per_round.tolist()
     crossing = np.bincount([link for path in paths.values() for pair in path for link in routes[pair]])
     in_all = float((crossing / per_round[: len(crossing)]).max(initial=0.0)) * pace

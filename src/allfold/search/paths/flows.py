@@ -13,15 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...price.cost.certificate import LinkPrices, demand_of, rounded_down
+from ...price.cost.certificate import LinkPrices, demand_of
 from ...price.cost.program import WHY, best_rounding, rounded_prices, solver
 from ...price.topology.routing import unsplit
+from ...price.topology.topology import spans
 from ..exact import beside
 from ..found import Task
 from ..neighbours import Neighbours, neighbours_of, pairs_of
 
 _MOST_FLOWS = 40_000  # variables of the linear program
-_MOST_EXACT = 200  # ranks for which exact numbers take no time to speak of
+_MOST_EXACT = 200  # ranks up to which exact numbers take next to no time
 
 Floats = NDArray[np.float64]
 
@@ -35,13 +36,13 @@ class Flows:
     by_pair: Floats
     rounds: float
     least: float
-    """Rounds that nothing can beat over these pairs; 0 if the solver did not come to its end."""
+    """Rounds that nothing can beat over these pairs; 0 if the solver did not finish."""
     prices: Floats | None
-    """What every link charges, so that all pay as much as links can earn; None if the solver did not come to its end."""
+    """The price of every link, so that all pay as much as links can earn; None if the solver did not finish."""
 
 
 def flows_of(task: Task) -> Flows | None:
-    """The flows over `pairs_of`, or over neighbours where these are too many; None if those are, too, or time is over.
+    """The flows over `pairs_of`, or over neighbours where these are too many; None without flows or time.
 
     A gather is a scatter on the reversed network.
     """
@@ -69,7 +70,7 @@ def prices_of_flows(task: Task, flows: Flows) -> LinkPrices | None:
     among = flows.among
     if flows.prices is None or task.ranks > _MOST_EXACT:
         return None
-    # The solver's prices are per chunk of a link that carries at most a part of any message; so much more per byte.
+    # The solver's prices are per chunk. A link that carries at most a part of any message costs more per byte.
     prices = flows.prices * unsplit(task.topology).bandwidth[among.names] / task.topology.bandwidth[among.names]
 
     def exact(grid: int) -> LinkPrices | None:
@@ -82,14 +83,8 @@ def prices_of_flows(task: Task, flows: Flows) -> LinkPrices | None:
     return best_rounding(exact, flows.least / task.ranks / float(among.bandwidth.min()))
 
 
-def least_by_flows(task: Task, flows: Flows) -> float:
-    """Seconds that nothing can beat; 0 if these flows do not say."""
-    found = prices_of_flows(task, flows)
-    return 0.0 if found is None else rounded_down(found.per_byte * task.size)
-
-
 def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: float) -> Flows | None:
-    """How some ranks can send one chunk to every other in the fewest rounds. None if the solver ran out of time."""
+    """The flows by which some ranks send one chunk to every other in the fewest rounds; None if the solver ran out of time."""
     optimize = solver("find")
     from scipy.sparse import csr_array
 
@@ -111,8 +106,7 @@ def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: floa
     away = np.flatnonzero(starts[:, None] != np.arange(ranks))
     # What crosses a link takes no longer than all rounds together, the last variable.
     lengths = np.diff(among.offsets)[pair]
-    at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    entry = np.repeat(among.offsets[pair], lengths) + at
+    entry = spans(among.offsets[pair], lengths)
     link = among.links[entry]
     many = len(speed)
     load = csr_array(
@@ -148,9 +142,8 @@ def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: floa
 
 
 def _cheapest_ways(among: Neighbours, prices: Floats) -> Floats:
-    """What it costs to bring something from every rank to every other, the cheapest way over the pairs."""
-    pair = np.repeat(np.arange(len(among.source)), np.diff(among.offsets))
-    hop = np.bincount(pair, prices[among.links] * among.share, len(among.source))
+    """The price from every rank to every other, by the cheapest way over the pairs."""
+    hop = np.bincount(among.pair, prices[among.links] * among.share, len(among.source))
     way = np.full((among.ranks, among.ranks), np.inf)
     np.minimum.at(way, (among.source, among.destination), hop)
     np.fill_diagonal(way, 0.0)

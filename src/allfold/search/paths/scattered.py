@@ -27,13 +27,13 @@ MOST_RANKS = 1024
 _CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FINEST = 12
 _PACES = (1.0, 0.5, 0.0)
-_WORTH, _PATIENCE = 0.995, 5  # smaller chunks must be so much cheaper, or the next ones
+_WORTH, _PATIENCE = 0.995, 5  # smaller chunks must be cheaper by this factor, or the next ones
 
 
 def scattered(task: Task) -> Iterator[Schedule]:
     assert task.root is not None
     if task.ranks > MOST_RANKS:
-        raise UsageError(f"a {task.collective} is found for at most {MOST_RANKS} ranks, not for {task.ranks}")
+        raise UsageError(f"{task.collective} supports at most {MOST_RANKS} ranks, not {task.ranks}")
     if task.ranks == 1:
         yield _schedule(task, neighbours_of(task.topology, 1), 1, [])
         return
@@ -46,7 +46,7 @@ def scattered(task: Task) -> Iterator[Schedule]:
     far = far_from(among, np.array([task.root]))
     best, in_vain = float("inf"), 0
     for chunks in _numbers(flows) if task.chunks is None else (task.chunks,):
-        # The first takes no time to speak of, and is better than nothing if that is over.
+        # The first takes next to no time, and is better than nothing when time has run out.
         if chunks > 1 and (not task.left or int(far[task.root].sum()) * chunks > task.most_moves):
             return
         task.say(f"{task.collective}: {chunks} chunks per rank")
@@ -77,11 +77,10 @@ def _ways(task: Task, among: Neighbours, flows: Flows | None, far: Far, chunks: 
 
 def _arranged(task: Task, among: Neighbours, paths: Paths) -> Iterator[list[Step]]:
     yield hop_by_hop(paths)
-    routes = [links.tolist() for links in np.split(among.links, among.offsets[1:-1])]
     crossing = np.zeros(len(among.bandwidth))
     for path in paths.values():
         for pair in path:
-            crossing[routes[pair]] += 1
+            crossing[among.routes[pair]] += 1
     deepest = max(len(path) for path in paths.values())
     for length, pace in product(lengths_of(among.bandwidth), _PACES):
         capacity = per_round(among.bandwidth, crossing, deepest, length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ....wording import UNITS
-from .. import add_color, add_json
+from .. import add_color, add_json, add_topology, output_file
 
 SUMMARY = """\
 Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
@@ -50,11 +50,7 @@ Ctrl-C before anything was found and proved."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("--collective", default="all_reduce", metavar="C", help="what to find (default: all_reduce)")
-    parser.add_argument(
-        "--topology",
-        metavar="NAME[:k=v,…]|FILE.json",
-        help="the network, as for allfold plan (default: the cores of this machine)",
-    )
+    add_topology(parser, "the network, as for allfold plan (default: the cores of this machine)")
     parser.add_argument(
         "--without",
         action="append",
@@ -85,14 +81,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument(
         "--save",
+        type=output_file,
         metavar="FILE.json",
         help="write the schedule; commands take it wherever they take an algorithm. For groups: FILE.0.json, …",
     )
     parser.add_argument(
         "--certificate",
+        type=output_file,
         metavar="FILE.json",
         help="write what proves the least time, in exact numbers; allfold check-bound checks it",
     )
-    parser.add_argument("--html", metavar="FILE", help="write the interactive page of the schedule")
+    parser.add_argument("--html", type=output_file, metavar="FILE", help="write the interactive page of the schedule")
     add_json(parser)
     add_color(parser)

@@ -1,32 +1,21 @@
 """The one place where a call becomes collectives inside islands and messages between them.
 
-A call that names an algorithm follows its message program. The others follow the schedule that `Crossing.schedule` says,
-in two levels: its programs have the collectives of islands among their instructions.
+A call that names an algorithm follows its message program. Other calls follow the schedule that `Crossing.schedule`
+chooses, usually in two levels: its programs include collectives of the islands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from .... import _native
-from ....collectives import COLLECTIVES
-from ....ops import OPS
-from ....proved import message_programs_of
-from ....registry import AnyAlgorithm
-from ...engine import Call, Entry, Event
+from ....errors import MismatchError
+from ...engine import Entry, Event
 from ..job import Job
 from ..recorder import Recorder
 from ..wire import Run
 from .levels import Levels
-
-_CODES = {name: code for code, name in enumerate(COLLECTIVES)}
-_ALL_REDUCE = _CODES["all_reduce"]
-_QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
-
-Begin = Callable[[Call, bool, Sequence["_native.Prepared"]], Any]
+from .native import Stage, weakly
 
 
 class Executor:
@@ -41,103 +30,73 @@ class Executor:
             self.levels.links.recorder.begins(job)
         self._perform(job)
         self.levels.agreement.prepare_next()
+        if self.levels.links.recorder is not None:
+            self.levels.links.recorder.take(self.levels.native.links)
 
     def _perform(self, job: Job) -> None:
         levels, agreement = self.levels, self.levels.agreement
-        if job.prepared is not None and agreement.fronts is None:
-            for step in job.prepared:  # all that the program of such a rank has
-                agreement.run_first(job, step)
-            return
         agreement.describe(job)
         if len(levels.islands) == 1 and job.named is None:
             return levels.alone(job)
-        if job.prepared is not None or levels.goes_along(job):
-            return levels.along(job)
+        if job.call.op is None or job.call.op.is_builtin:
+            return self._perform_natively(job)
         agreement.agree(job)
         agreement.send(job)
-        if job.named is not None:
-            return self._follow(job, job.named)
-        if job.call.counts is not None:
-            return self._follow(job, "driver" if COLLECTIVES[job.call.collective].rooted else "direct")
-        name, parameters = levels.schedule(job)
-        if "groups" not in parameters:
-            return self._follow(job, name)
         has_begun = False
-        for runs, ahead in levels.runs(job, name, parameters):
-            for _ in _begun(runs, ahead):
+        for stage in levels.stages(job):
+            for _ in _begun(levels.runs(job, stage), stage):
                 if not has_begun:
-                    levels.compare(job)
+                    levels.compare(job, stage)
                 has_begun = True
 
-    def _follow(self, job: Job, algorithm: AnyAlgorithm) -> None:
-        """Carry out a call by the schedule of an algorithm, as messages between all ranks."""
-        levels, promise = self.levels, COLLECTIVES[job.call.collective]
-        made = message_programs_of(promise.name, algorithm, levels.size, job.call.root if promise.rooted else None)
-        run = levels.across(job, made, job.input, job.output, job.elements, counts=job.call.counts)
-        run.start()
-        levels.agreement.compare(job)
-        run.finish()
+    def _perform_natively(self, job: Job) -> None:
+        levels, native = self.levels, self.levels.native
+        trouble: MismatchError | tuple[int, bytes] | None
+        plan = native.known(job) or levels.plan(job)
+        try:
+            trouble = native.perform(plan, job)
+        except MismatchError as error:
+            trouble = error
+        if trouble is not None:
+            levels.agreement.explain(job, trouble)
 
-    def entry(self, begin: Begin, run: Entry, vouched: bool) -> Entry:
-        """A way for small all_reduces. Every line of Python counts there, since other ranks have used the caches."""
-        levels, native = self.levels, self.levels.shared.collectives.native
+    def explain_failure(self, job: Job, trouble: Any) -> None:
+        """Raise the error of a call that the extension has made itself."""
+        if isinstance(trouble, BaseException) and not isinstance(trouble, MismatchError):
+            raise trouble
+        self.levels.agreement.explain(job, trouble)
 
-        def enter(
-            code: int,
-            source: Any,
-            target: Any,
-            op: Any,
-            root: int,
-            algorithm: Any,
-            async_op: bool,
-            timeout: float | None,
-            dtype: str | None,
-            counts: Any = None,
-        ) -> Any:
-            usual = code == _ALL_REDUCE and algorithm is None and not async_op and type(op) is str and op in _QUICK_OPS
-            usual = usual and (vouched or type(target) is np.ndarray)  # others may have to be copied first
-            usual = usual and (timeout is None or (type(timeout) is float and timeout > 0))
-            if usual and _is_within(target, levels.most_small):
-                prepared = [
-                    native.prepared(code, target, op if reduces else None, root, dtype, vouched)
-                    for code, reduces, root in levels.small_steps
-                ]
-                if None not in prepared:
-                    call = Call("all_reduce", output=target, op=OPS[op], timeout=timeout, dtype=dtype)
-                    return begin(call, False, prepared)  # type: ignore[arg-type]
-            return run(code, source, target, op, root, algorithm, async_op, timeout, dtype, counts)
-
-        return enter
+    def entry(self, run: Entry, vouched: bool) -> Entry:
+        """The extension's way to make calls; it passes those that it cannot make itself to `run`."""
+        return self.levels.native.direct.entry(weakly(run), vouched)
 
     def start_trace(self) -> None:
         levels = self.levels
         levels.shared.collectives.native.start_trace()
+        levels.native.direct.shut()
+        levels.native.links.trace(True)
         levels.links.recorder = Recorder(levels.roster, levels.shared.collectives, levels.algorithm)
 
     def stop_trace(self) -> tuple[Recorder | None, list[Event]]:
-        """What was recorded between islands, and inside this one."""
+        """The recorder of messages between islands, and the events inside this one."""
         recorder, self.levels.links.recorder = self.levels.links.recorder, None
+        self.levels.native.links.trace(False)
+        self.levels.native.direct.open()
         return recorder, self.levels.shared.collectives.stop_trace()
 
 
-def _begun(runs: Sequence[Run], ahead: int | None) -> Iterator[None]:
-    """Carry out the segments of a buffer: each is ended when `ahead` more have begun. Pauses after the first (or after
-    all, if all begin before one is ended)."""
+def _begun(runs: Sequence[Run], stage: Stage) -> Iterator[None]:
+    """Carry out the segments of a stage: each is finished when `ahead` more have begun. Yields once, after the first has
+    begun (or after all have, if all begin before one is finished)."""
+    ahead = stage.ahead
     late = len(runs) if ahead is None else ahead
     for number, run in enumerate(runs):
-        run.begin()
+        run.start() if stage.starts else run.begin()
         if number == 0 and ahead is not None:
             yield
         if number >= late:
             runs[number - late].finish()
     if ahead is None:
         yield
-    for run in runs[-late:]:
+    for run in runs[max(0, len(runs) - late) :]:
         run.finish()
-
-
-def _is_within(array: Any, bytes: int) -> bool:
-    try:
-        return bool(array.nbytes <= bytes)
-    except RuntimeError:  # a sparse tensor
-        return False

@@ -1,5 +1,5 @@
-"""How fast the wires between hosts and their memories are, measured with what collectives send and do inside; and how far
-their clocks are apart."""
+"""Measures the speed of the wires between hosts and of their memory, with the operations that collectives use; and the
+difference between their clocks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ MakeCall = Callable[[Call], object]
 
 _QUESTIONS = 10
 _SMALL, _LARGE, _INSIDE = 8, 8 << 20, 16 << 20
-_SIZES = (_SMALL, *(1 << power for power in range(10, 23)))  # and between them
+_SIZES = (_SMALL, *(1 << power for power in range(10, 23)))
 _TRIES, _LARGE_TRIES = 30, 5
+_SOON = 0.25  # the quantile that counts: on a busy machine, many tries take too long
 
 
 def probe(levels: Levels, run: MakeCall, by_size: bool) -> MeasuredNetwork:
-    """The figures of every pair of hosts and of their memory, on every rank. Every rank calls it, and nothing else.
+    """The figures of every pair of hosts and of their memory. Collective; no other call may be in progress.
 
-    `run` makes a call of all ranks. `by_size`: how long messages of several sizes take, too.
+    `run` makes a call of all ranks. `by_size`: also time messages of several sizes.
     """
     wires = []
     for number, here in enumerate(levels.islands):
@@ -50,9 +51,9 @@ def _pair(levels: Levels, run: MakeCall, here: list[int], there: list[int], size
         exchanges = np.zeros(_LARGE_TRIES if bytes == _LARGE else _TRIES)
         data, room = (np.full(bytes, 1, np.uint8) for _ in range(2))
         run(Call("barrier"))
-        if mine is not None:  # who exchanges waits for the other
+        if mine is not None:  # an exchange waits for both ranks
             exchanges[:] = [_exchange(levels, mine, data, room) for _ in exchanges]
-        times[at] = np.quantile(exchanges, 0.25)  # on a busy machine many are late
+        times[at] = np.quantile(exchanges, _SOON)
     table = np.zeros((levels.size, len(times)))
     run(Call("all_gather", input=times, output=table))
     small, large, posting = table[here[0], :3].tolist()
@@ -60,7 +61,7 @@ def _pair(levels: Levels, run: MakeCall, here: list[int], there: list[int], size
     return Wire(
         hosts=(here, there),
         latency=small,
-        overhead=min(posting, small),  # both are measured, and neither is exact
+        overhead=min(posting, small, float(crowd.min())),  # all are measured, and none is exact
         bandwidth=_LARGE / max(large - small, 1e-9),
         all_ranks=len(pairs) * _LARGE / max(float(crowd[-1]) - small, 1e-9),
         sizes=list(zip(sizes, crowd.tolist(), strict=True)) if len(sizes) > 1 else [],
@@ -68,9 +69,9 @@ def _pair(levels: Levels, run: MakeCall, here: list[int], there: list[int], size
 
 
 def _inside(levels: Levels, run: MakeCall) -> tuple[float, float]:
-    """What all ranks of a host move together, and what each adds, in bytes per second; all hosts at once.
+    """The bytes per second that all ranks of a host move together, and that each rank adds. All hosts measure at once.
 
-    As the model counts them: every rank but one sends every byte of an all_gather.
+    Bytes are counted as in the model: every rank but one sends every byte of an all_gather.
     """
     island = levels.shared.collectives
     size = len(levels.mine)
@@ -94,13 +95,13 @@ def _inside(levels: Levels, run: MakeCall) -> tuple[float, float]:
     if not gather:
         return inf, inf
     moved = (most - 1) * _INSIDE
-    # Adding takes no time of its own where the memory is the limit.
+    # Where memory bandwidth is the limit, adding takes no extra time.
     folded = moved / most / (scatter - gather) if scatter > 1.05 * gather else inf
     return moved / gather, folded
 
 
 def _echo(levels: Levels, pair: tuple[int, int], bytes: int, tries: int) -> tuple[float, float]:
-    """The seconds from one rank of a pair to the other, half of the usual way there and back; and to begin a send."""
+    """The seconds of a message between two ranks (half of a round trip), and the seconds to begin a send."""
     peer = pair[1] if levels.rank == pair[0] else pair[0]
     data, room = (np.full(bytes, 1, np.uint8) for _ in range(2))
     ways, posting = np.zeros(tries), np.zeros(tries)
@@ -116,11 +117,11 @@ def _echo(levels: Levels, pair: tuple[int, int], bytes: int, tries: int) -> tupl
             receive.wait()
         ways[number] = time.perf_counter() - begun
         send.wait()
-    return float(np.median(ways)) / 2, float(np.median(posting))
+    return float(np.quantile(ways, _SOON)) / 2, float(np.quantile(posting, _SOON))
 
 
 def _exchange(levels: Levels, pair: tuple[int, int], data: Bytes, room: Bytes) -> float:
-    """The seconds in which two ranks send each other a large message."""
+    """The seconds in which two ranks send each other a message."""
     peer = pair[1] if levels.rank == pair[0] else pair[0]
     begun = time.perf_counter()
     transfers = [levels.links.receive(peer, room, tags.PROBE), levels.links.send(peer, data, tags.PROBE)]
@@ -130,10 +131,10 @@ def _exchange(levels: Levels, pair: tuple[int, int], data: Bytes, room: Bytes) -
 
 
 def clock_shift(levels: Levels) -> int:
-    """What to add to this host's clock to get rank 0's, in nanoseconds. Every rank calls it.
+    """The nanoseconds to add to this host's clock to get rank 0's. Collective.
 
-    The first rank of every island asks rank 0 what time it is, several times, and takes the answer that came back soonest:
-    it was given about halfway.
+    The leader of every island asks rank 0 for its time, several times, and uses the fastest answer: it was given about
+    halfway through the round trip.
     """
     leaders = [leader for leader in levels.roster.leaders if leader != 0]
     shift = np.zeros(1, np.int64)

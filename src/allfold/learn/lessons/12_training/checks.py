@@ -1,7 +1,5 @@
 """Judges of lesson 12: training on many ranks is right if it does what training on one does."""
 
-from importlib.util import find_spec
-
 import numpy as np
 
 from allfold.learn.checks import Wrong, on_processes, on_ranks
@@ -107,11 +105,8 @@ def compare(found, ranks):
 
 
 def run_training_step(function):
-    """On two hosts, simulated on one machine; something must carry bytes between them."""
-    if find_spec("torch") is None and find_spec("mpi4py") is None:
-        found, where = on_processes(train, 4, function), "4 processes (two hosts need torch or mpi4py, for gloo or MPI)"
-    else:
-        found, where = on_processes(train, 4, function, hosts=2), "4 processes on two simulated hosts"
+    """On two hosts, simulated on one machine."""
+    found, where = on_processes(train, 4, function, hosts=2), "4 processes on two simulated hosts"
     alone = compare(found, 4)
     rows = [["weights", *(f"w{i}" for i in range(FEATURES))], ["one process", *(f"{w:.12f}" for w in alone)]]
     rows += [[f"rank {rank}", *(f"{w:.12f}" for w in weights)] for rank, weights in enumerate(found)]

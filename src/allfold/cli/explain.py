@@ -1,0 +1,54 @@
+"""`allfold explain`: what the records of a run say about why it hangs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import UsageError
+from ..explain.calls import Run
+from ..explain.findings import Finding, findings, summary
+from ..explain.read import Skipped, read_run
+from ..explain.report import as_json
+from ..files import write_whole
+from ..wording import counted, name_ranks
+from .terminal import progress, write_json, write_lines
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with progress("reading the records") as said:
+        found_run, skipped = read_run([Path(path) for path in arguments.paths], said)
+        found = findings(found_run)
+    if not found_run.ranks and not found_run.notes:
+        raise UsageError("these files name no ranks")
+    if arguments.html is not None:
+        from ..explain.page import page_of
+
+        write_whole(arguments.html, page_of(found_run, found))
+    if arguments.json:
+        write_json(as_json(found_run, found, skipped))
+    else:
+        write_lines(_lines(found_run, found, skipped, arguments.html), arguments.color)
+    return int(bool(found))
+
+
+def _lines(run: Run, found: list[Finding], skipped: list[Skipped], page: str | None) -> Iterator[str]:
+    if found:
+        yield found[0].sentence
+        yield from (f"  {detail}" for detail in found[0].details)
+        yield from (f"also: {other.sentence}" for other in found[1:])
+    else:
+        yield f"nothing wrong found in {summary(run)}"
+    missing = run.missing() if any(rank.has_record for rank in run.ranks.values()) else []
+    if missing and not any(rank in one.ranks for one in found for rank in missing):
+        yield f"note: there is no record of {name_ranks(missing)}"
+    yield from (f"note: {note}" for note in run.notes)
+    if not found and run.lacks and run.ranks:
+        yield f"note: these records do not say {' or '.join(run.lacks)} of a call, so a difference there cannot be seen"
+    for one in skipped[:3]:
+        yield f"note: not read: {one.path}: {one.reason}"
+    if len(skipped) > 3:
+        yield f"note: {counted(len(skipped) - 3, 'more file')} not read"
+    if page is not None:
+        yield f"{page}: open it in a browser"
