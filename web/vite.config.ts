@@ -1,5 +1,6 @@
 import { runnerImport, type Plugin } from "vite";
 import { defineConfig } from "vitest/config";
+import tokens from "../src/allfold/view/tokens.json" with { type: "json" };
 
 /** What Python has to know about the views, beside the page: it checks their names, and that it writes what they need. */
 const viewsForPython: Plugin = {
@@ -11,9 +12,23 @@ const viewsForPython: Plugin = {
   },
 };
 
+/** Colours and sizes for the style sheet: those that Python's pictures have, too. */
+const tokensOf: Plugin = {
+  name: "tokens",
+  enforce: "pre",
+  transform(code, id) {
+    if (!id.endsWith("page.css")) return;
+    const block = (name: string): string =>
+      Object.entries(tokens[name as "light" | "dark" | "sizes"])
+        .map(([key, value]) => `--${key}: ${value};`)
+        .join("\n  ");
+    return code.replace(/@tokens (\w+);/g, (_, name: string) => block(name));
+  },
+};
+
 // One plain script and one stylesheet, which Python puts into the HTML as they are: nothing is loaded at run time.
 export default defineConfig({
-  plugins: [viewsForPython],
+  plugins: [viewsForPython, tokensOf],
   // The automatic JSX of esbuild is all that Preact needs; a plugin would only add fast refresh.
   esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none" },
   build: {

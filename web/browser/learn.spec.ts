@@ -42,6 +42,25 @@ async function expectToFit(page: Page): Promise<void> {
   expect(wide).toBeLessThanOrEqual(view);
 }
 
+/** The numbers in the sentence of the lesson's picture can be changed, and the picture follows. */
+async function tryPicture(page: Page): Promise<void> {
+  const picture = page.locator(".aside .explore");
+  const ranks = picture.getByRole("slider", { name: "Ranks" });
+  await ranks.press("Home");
+  await expect(ranks).toHaveText("2 ranks");
+  await ranks.press("ArrowRight");
+  await expect(ranks).toHaveText("3 ranks");
+  await expect(picture.locator(".film svg.picture").first()).toBeVisible();
+  const size = picture.getByRole("slider", { name: "S", exact: true });
+  const before = await picture.locator(".time").allTextContents();
+  const box = (await size.boundingBox())!;
+  await page.mouse.move(box.x + 5, box.y + 5);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 75, box.y + 8, { steps: 5 });
+  await page.mouse.up();
+  expect(await picture.locator(".time").allTextContents()).not.toEqual(before);
+}
+
 async function predict(page: Page, answers: Record<string, string>): Promise<void> {
   const forms = page.locator(".prediction");
   await expect(forms).toHaveCount(Object.keys(answers).length);
@@ -72,12 +91,13 @@ test("three lessons", async ({ page }) => {
   try {
     await page.goto(studio.address);
     await page.getByRole("link", { name: "lessons" }).click();
-    await expect(page.locator(".lessons li")).toHaveCount(13);
+    await expect(page.locator(".lessons li")).toHaveCount(14);
     await expect(page.locator(".lessons .current")).toContainText("Four numbers");
     await expectToFit(page);
     await page.getByRole("link", { name: "Four numbers" }).click();
     for (const lesson of LESSONS) {
       await expect(page.locator("h1")).toHaveText(`${lesson.number}. ${lesson.title}`);
+      await tryPicture(page);
       await page.getByRole("button", { name: "Start" }).click();
       await predict(page, answersOf(lesson.number));
 
@@ -103,6 +123,11 @@ test("three lessons", async ({ page }) => {
       await expect(page.locator(".judgement .alarm")).toHaveCount(0);
       // It ends with what the learner built, playing.
       await expect(page.locator(".after .built h2 code")).toHaveText(lesson.built);
+      // It races built-in algorithms: the times come in when all have arrived.
+      for (const race of await page.locator(".after .built .times").all()) {
+        await expect(race.locator("li")).not.toHaveCount(1);
+        await expect(race.locator(".time", { hasText: "★" })).not.toHaveCount(0);
+      }
       await expect(page.locator(".after .built .film").first()).not.toHaveAttribute("data-step", "0");
       await expectToFit(page);
       const file = readFileSync(join(place, "allfold-learn", label(lesson), `${lesson.name}.py`), "utf8");

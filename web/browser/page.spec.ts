@@ -188,7 +188,7 @@ test("it opens with what is going on; every step has its sentence, and phases ar
   );
   await page.keyboard.press("ArrowRight");
   await expect(page.locator(".opening .shown")).toHaveText(
-    "Every rank passes a chunk to the right, where it is added.",
+    "Every rank passes a chunk to the next rank, where it is added.",
   );
   const phase = page.locator(".phases").getByRole("button", { name: "hand out" });
   // On a phone the scrubber is as high as a finger, and covers the names: there they are only read.
@@ -197,7 +197,7 @@ test("it opens with what is going on; every step has its sentence, and phases ar
   await expect(phase).toHaveClass("is");
   await expect(page.locator(".where")).toHaveText("step 8 of 14");
   await expect(page.locator(".sentence .shown")).toHaveText(
-    "hand out: Every rank passes a finished chunk on to the right.",
+    "hand out: Every rank passes a finished chunk on to the next rank.",
   );
 });
 

@@ -1,7 +1,7 @@
 /** The site that `make site` built, opened from disk: read a lesson, commit to its predictions, look around. */
 
 import { existsSync } from "node:fs";
-import { expect, path, test } from "./allfold";
+import { expect, path, source, test } from "./allfold";
 
 const SITE = path("build/site");
 const at = (page: string): string => `file://${SITE}/${page}`;
@@ -52,7 +52,7 @@ for (const [width, height] of [
 
   test(`the gallery and the docs are there, at ${width} px`, async ({ page }) => {
     await page.setViewportSize({ width, height });
-    await page.goto(at("index.html"));
+    await page.goto(at("about.html"));
     await expect(page.getByRole("heading", { level: 1 })).toContainText("allfold");
     const first = page.getByRole("article").getByRole("img").first();
     await expect.poll(() => first.evaluate((one: HTMLImageElement) => one.naturalWidth)).toBeGreaterThan(100);
@@ -70,9 +70,57 @@ for (const [width, height] of [
     expect(await pictures.count()).toBeGreaterThan(40);
     await pictures.last().scrollIntoViewIfNeeded();
     await expect.poll(() => pictures.last().evaluate((one: HTMLImageElement) => one.naturalWidth)).toBeGreaterThan(100);
-    for (const name of ["docs/language.html", "docs/learn.html", "CHANGELOG.html", "lessons/13_finding.html"]) {
+    for (const name of ["docs/language.html", "docs/learn.html", "CHANGELOG.html", "lessons/14_prefixes.html"]) {
       await page.goto(at(name));
       await expect(page.getByRole("heading", { level: 1 })).toBeVisible();
     }
   });
 }
+
+test("an edit is proved in the page, an endless loop ends, and a link brings the code", async ({ page, context }) => {
+  test.setTimeout(600_000); // Python starts three times, perhaps on a busy machine
+  const patient = { timeout: 240_000 };
+  await page.goto(at("index.html"));
+  // It is painted before any Python is there: the code that it begins with is proved already.
+  await expect(page.locator(".lights .right")).toHaveCount(17);
+  await expect(page.locator(".starting")).toHaveCount(0);
+  const code = page.getByLabel("Source of the algorithm");
+  const begun = await code.inputValue();
+  await code.fill(begun.replace("(r - step) % ranks", "(r - step + 1) % ranks"));
+  await expect(page.locator(".starting")).toContainText("Python");
+  await expect(page.locator(".beside .alarm")).toContainText("around.py:", patient);
+  await expect(page.locator(".lights .wrong").first()).toBeVisible(patient);
+  await expect(page.locator(".lights [role=status]")).toContainText("Wrong for");
+  await code.fill("from allfold import copy\n\n\ndef endless(ranks):\n    while True:\n        pass\n    yield []\n");
+  await expect(page.locator(".listing .alarm")).toContainText("does every loop end?", patient);
+  await code.fill(`${begun}\n# mine\n`);
+  await expect(page.locator(".beside .good")).toContainText("every contribution arrives exactly once", patient);
+  await expect(page.locator(".lights .right")).toHaveCount(17, patient);
+  await expect(page.locator(".lights [role=status]")).toContainText("Proved for 1 to 17 ranks");
+  await expect.poll(() => page.url()).toContain("code=");
+  const other = await context.newPage();
+  await other.goto(page.url());
+  await expect(other.getByLabel("Source of the algorithm")).toHaveValue(`${begun}\n# mine\n`);
+  await expect(other.locator(".beside .good")).toContainText("every contribution arrives exactly once", patient);
+  await other.goto(`${at("index.html")}#code=nonsense!`);
+  await other.reload();
+  await expect(other.locator(".notice")).toContainText("damaged");
+});
+
+test("a lesson is judged in the page, and its progress stays", async ({ page }) => {
+  test.setTimeout(600_000);
+  const patient = { timeout: 240_000 };
+  await page.goto(at("index.html#lesson=four_numbers"));
+  await page.getByRole("button", { name: "Start" }).click();
+  const solution = source("src/allfold/learn/lessons/01_four_numbers/solution.py");
+  await page.getByLabel("Your code").fill(solution);
+  await page.getByRole("button", { name: "Check" }).click();
+  await expect(page.locator(".judgement .good")).toHaveCount(2, patient);
+  await expect(page.locator(".judgement .good").first()).toContainText("proved for 1 to 17 ranks");
+  await page.reload();
+  await expect(page.getByLabel("Your code")).toHaveValue(solution);
+  await expect(page.locator(".tasks i").first()).toHaveText("✓");
+  await page.goto(at("index.html#lesson=hosts"));
+  await page.getByRole("button", { name: "Start" }).click();
+  await expect(page.locator(".tasks .elsewhere")).toContainText("pip install allfold");
+});

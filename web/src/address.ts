@@ -5,6 +5,7 @@ import type { Clock, PageState } from "./document";
 import { learning, lessonFromHash, lessonHash } from "./learn/place";
 import { MOST_RIVALS } from "./rivals";
 import { beside, CLOCKS, notice, state } from "./state";
+import { linked, takeLink } from "./site/link";
 import { inStudio, settle } from "./source";
 import { viewNamed } from "./views/table";
 
@@ -19,6 +20,7 @@ export function toHash(one: PageState, second: string | null = null): string {
   if (one.rivals) words.set("rivals", one.rivals.join(","));
   if (one.values !== null) words.set("values", one.values);
   if (one.op !== "sum") words.set("op", one.op);
+  if (one.against) words.set("against", one.against);
   if (one.follow !== null) words.set("follow", String(one.follow));
   if (second) words.set("beside", second);
   return `#${words}`;
@@ -63,6 +65,7 @@ export function fromHash(hash: string, before: PageState): PageState {
     clock: CLOCKS.includes(clock) ? clock : before.clock,
     values: words.get("values") ?? (words.has("collective") ? null : before.values),
     op: words.get("op") ?? (words.has("collective") ? "sum" : before.op),
+    against: words.get("against") || (words.has("collective") ? null : before.against),
     rivals: words.has("rivals") ? words.get("rivals")!.split(",").filter(Boolean).slice(0, MOST_RIVALS) : before.rivals,
     follow: words.has("follow") ? followFrom(words.get("follow")!) : words.has("collective") ? null : before.follow,
   };
@@ -76,6 +79,8 @@ export function besideFromHash(hash: string): string | null {
   return viewNamed(new URLSearchParams(hash.replace(/^#/, "")).get("beside"))?.name ?? null;
 }
 
+const codePart = (): string => (linked.value === null ? "" : `&code=${linked.value}`);
+
 /** Show what the address says, now and whenever it changes, and keep the address up to date with what is shown. */
 export function followHash(): void {
   let seen = location.hash;
@@ -88,12 +93,15 @@ export function followHash(): void {
     const [wrong, missing] = [nonsense(location.hash), settle()];
     const ignored = wrong.length ? `The address says ${wrong.join(", ")}, which means nothing here.` : "";
     notice.value = [ignored, missing].filter(Boolean).join(" ") || null;
+    void takeLink(location.hash).then((taken) => {
+      if (!taken) notice.value = "The code in this address is damaged: a part of the link is missing.";
+    });
   };
   if (location.hash.length > 1) read();
   addEventListener("hashchange", read);
   let timer = 0;
   effect(() => {
-    const hash = learning.value !== null ? lessonHash(learning.value) : toHash(state.value, beside.value);
+    const hash = learning.value !== null ? lessonHash(learning.value) : toHash(state.value, beside.value) + codePart();
     // Browsers allow a few hundred changes of the address per minute; playing makes more.
     clearTimeout(timer);
     timer = window.setTimeout(() => {

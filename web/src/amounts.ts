@@ -132,6 +132,9 @@ const SIGNS: Partial<Record<OpName, string>> = {
   bxor: " ^ ",
 };
 
+/** What stands between the parts of a result: ` + `. */
+export const signOf = (op: string): string => SIGNS[op as OpName] ?? ", ";
+
 /** `2 + 5 + 8 = 15`, `max of 2, 5, 8 = 8`. */
 function equation(op: OpName, terms: string[], result: string, divided: number): string {
   const sign = SIGNS[op];

@@ -7,15 +7,23 @@ import { Bar } from "./bar";
 import { Choose } from "./choose";
 import { Facts } from "./facts";
 import { Help } from "./help";
+import { canFilm, saveClip } from "./clip";
+import { download } from "./download";
+import { asCsv, asJson, asTrace } from "./exports";
 import { dimming, Quiet, showText } from "./picture";
-import { jumpToEdge, length, pause, plays, stepBy, still, toggle, told } from "./player";
+import { jumpTo, jumpToEdge, length, pause, plays, stepBy, still, toggle, told } from "./player";
 import { savePng, saveSvg } from "./save";
-import { current, inStudio } from "./source";
+import { wantedIn } from "./search";
+import { Hero, Price, Starting } from "./site/front";
+import { Lights } from "./site/lights";
+import { current, inBrowser, inStudio, opponent } from "./source";
 import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
 import { ThemeButton, useTheme } from "./theme";
-import { moment, plural } from "./words";
+import { messageOf, moment, percent, plural, seconds } from "./words";
 import { followedTree, followNext } from "./views/follow";
+import { happeningOf } from "./views/time";
 import { VIEWS, viewOf } from "./views/table";
+import { comparedWith, Versus } from "./views/versus";
 
 export function App(): JSX.Element {
   const [help, setHelp] = useState(false);
@@ -30,7 +38,8 @@ export function App(): JSX.Element {
         asked.value = null;
         pinned.value = null;
         if (state.value.follow !== null) go({ follow: null });
-      } else if (event.key === "?") setHelp((shown) => !shown);
+      } else if (event.key === "/") document.querySelector<HTMLInputElement>(".search")?.focus();
+      else if (event.key === "?") setHelp((shown) => !shown);
       else if (!onKeyOfPlayer(event)) return;
       event.preventDefault();
     };
@@ -39,7 +48,8 @@ export function App(): JSX.Element {
   }, []);
   const { entry, waiting, error } = current.value;
   length.value = entry ? entry.schedule.steps.length : 0;
-  plays.value = viewOf(state.value.view).plays;
+  const pair = entry && comparedWith(entry);
+  plays.value = pair ? "race" : viewOf(state.value.view).plays;
   useEffect(() => void pane.current?.scrollTo(0, 0), [state.value.view]);
   return (
     <div class="shell">
@@ -47,8 +57,11 @@ export function App(): JSX.Element {
         <div class="page">
           <style>{dimming(focus.value, entry && chunksLit(entry))}</style>
           <Top onHelp={() => setHelp(true)} entry={entry} />
+          {onFront() && <Hero />}
           <Tabs />
           <Choose />
+          <Starting />
+          {onFront() && entry && <Lights entry={entry} />}
           {entry && waiting && (
             <p class="computing" role="status">
               Computing …
@@ -67,7 +80,21 @@ export function App(): JSX.Element {
               {error}
             </p>
           )}
-          {entry ? (
+          {opponent.value?.error && (
+            <p class="notice" role="status">
+              {opponent.value.error}
+            </p>
+          )}
+          {entry && opponent.value?.waiting && (
+            <p class="computing" role="status">
+              Computing {opponent.value.name} …
+            </p>
+          )}
+          {entry && pair ? (
+            <main class="stage broad">
+              <Versus entry={entry} pair={pair} view={viewOf(state.value.view)} />
+            </main>
+          ) : entry ? (
             <Stage entry={entry} />
           ) : (
             !error && <p class="waiting">{waiting ? "Computing …" : "Nothing to show for this choice."}</p>
@@ -85,6 +112,9 @@ function chunksLit(entry: Entry): number[] | null {
   const tree = followedTree(entry);
   return tree && tree.chunks.length <= 256 && entry.schedule.chunks <= 1024 ? tree.chunks : null;
 }
+
+/** The site opens with the editor: there the page says what it is for. */
+const onFront = (): boolean => inBrowser() && state.value.view === "code";
 
 function Stage(props: { entry: Entry }): JSX.Element {
   const { view } = state.value;
@@ -104,6 +134,7 @@ function Stage(props: { entry: Entry }): JSX.Element {
     >
       <View name={view} entry={props.entry} step={step} moving={moving} />
       {second && <View name={second} entry={props.entry} step={step} moving={moving} />}
+      {onFront() && <Price entry={props.entry} />}
       <Facts entry={props.entry} step={step} moving={moving} />
     </main>
   );
@@ -119,14 +150,102 @@ function View(props: { name: string; entry: Entry; step: number; moving: boolean
     <section class="view" id={id} role="tabpanel" aria-labelledby={`tab-${props.name}`}>
       <header>
         <h2>{title}</h2>
-        <span class="save">
-          <Quiet onClick={() => saveSvg(id, file, caption)}>SVG</Quiet>
-          <Quiet onClick={() => void savePng(id, file, caption)}>PNG</Quiet>
-        </span>
+        <Save entry={props.entry} id={id} file={file} caption={caption} films={plays !== "nothing"} />
       </header>
       <Draw entry={props.entry} step={props.step} moving={props.moving} />
     </section>
   );
+}
+
+/** The view as a picture or a clip, and what it shows as data for other programs. */
+function Save(props: { entry: Entry; id: string; file: string; caption: string; films: boolean }): JSX.Element {
+  const { entry, id, file, caption } = props;
+  const [filmed, setFilmed] = useState<number | null>(null);
+  const { collective, algorithm, ranks } = entry.schedule;
+  const name = `${collective}-${algorithm}-${ranks}`;
+  const film = async (): Promise<void> => {
+    await saveClip(id, file, caption, setFilmed);
+    setFilmed(null);
+  };
+  const data: Record<string, () => [text: string, ending: string]> = {
+    "schedule (JSON)": () => [asJson(entry), "json"],
+    "messages (CSV)": () => [asCsv(happeningOf(entry, state.value.clock)), "csv"],
+    "trace (Perfetto)": () => [asTrace(happeningOf(entry, state.value.clock)), "trace.json"],
+  };
+  return (
+    <span class="save">
+      <Quiet onClick={() => saveSvg(id, file, caption)}>SVG</Quiet>
+      <Quiet onClick={() => void savePng(id, file, caption)}>PNG</Quiet>
+      {props.films && canFilm() && (
+        <Quiet disabled={filmed !== null} onClick={() => void film()} title="Six seconds as WebM">
+          {filmed === null ? "clip" : `filming, ${percent(filmed)}`}
+        </Quiet>
+      )}
+      <select
+        aria-label="Save data"
+        value=""
+        onChange={(event) => {
+          const chosen = data[event.currentTarget.value];
+          event.currentTarget.value = "";
+          if (!chosen) return;
+          const [text, ending] = chosen();
+          download(new Blob([text]), `${name}.${ending}`);
+        }}
+      >
+        <option value="">data</option>
+        {Object.keys(data).map((what) => (
+          <option key={what}>{what}</option>
+        ))}
+      </select>
+    </span>
+  );
+}
+
+/** Looks for a rank, a chunk, a step, or long messages, and selects them in all views. */
+function Search(props: { entry: Entry }): JSX.Element {
+  const { entry } = props;
+  const look = (words: string): void => {
+    if (!words.trim()) return void (pinned.value = null);
+    try {
+      const { rank, chunk, step, longer } = wantedIn(words, entry);
+      notice.value = null;
+      if (step !== undefined) jumpTo(step);
+      pinned.value =
+        rank === undefined && chunk === undefined ? null : { ...(rank !== undefined && { ranks: [rank] }), chunk };
+      if (rank !== undefined && chunk !== undefined) asked.value = { rank, chunk };
+      if (longer !== undefined) notice.value = longMessages(entry, longer);
+    } catch (error) {
+      notice.value = messageOf(error);
+    }
+  };
+  return (
+    <input
+      type="search"
+      class="search"
+      placeholder="rank 7 chunk 3"
+      aria-label="Search: rank 7 chunk 3, step 4, > 50 µs"
+      onKeyDown={(event) => {
+        if (event.key === "Enter") look(event.currentTarget.value);
+        if (event.key === "Escape") event.currentTarget.blur();
+      }}
+    />
+  );
+}
+
+const LISTED = 5;
+
+/** `12 messages take longer than 50 µs: …`, the longest first. */
+function longMessages(entry: Entry, longer: number): string {
+  const what = happeningOf(entry, state.value.clock);
+  if (what.clock === "steps") return "Steps have no times: choose the clock “modelled” or “measured”.";
+  const long = what.transfers
+    .filter((one) => one.end - one.start > longer)
+    .sort((a, b) => b.end - b.start - (a.end - a.start));
+  const named = long
+    .slice(0, LISTED)
+    .map((one) => `${one.source}→${one.destination} in step ${one.step + 1} (${seconds(one.end - one.start)})`);
+  const more = long.length > LISTED ? ` and ${long.length - LISTED} more` : "";
+  return `${plural(long.length, "message")} of ${what.transfers.length} take longer than ${seconds(longer)}${named.length ? `: ${named.join(", ")}${more}` : ""}.`;
 }
 
 function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
@@ -146,6 +265,7 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
       )}
       <span class="tools">
         {inStudio() && <a href="#lessons">lessons</a>}
+        {entry && <Search entry={entry} />}
         <label class="besides">
           beside
           <select value={beside.value ?? ""} onChange={(event) => (beside.value = event.currentTarget.value || null)}>
@@ -193,7 +313,7 @@ function Tabs(): JSX.Element {
           {one.title}
         </button>
       ))}
-      {inStudio() && <span class="mode">studio</span>}
+      {inStudio() && <span class="mode">{inBrowser() ? "in your browser" : "studio"}</span>}
     </nav>
   );
 }

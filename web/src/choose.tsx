@@ -1,8 +1,8 @@
 /** What is shown: collective, algorithm, ranks, root, topology, size. In a file only what is embedded can be chosen. */
 
 import type { JSX } from "preact";
-import { choices, choose, data, inStudio } from "./source";
-import { notice, state } from "./state";
+import { againstState, asAgainst, choices, choose, current, data, edited, inStudio } from "./source";
+import { go, notice, state } from "./state";
 import { bytes } from "./words";
 
 const MOST_RANKS = 1024;
@@ -77,8 +77,45 @@ export function Choose(): JSX.Element {
         shown={(size) => bytes(Number(size))}
         onPick={(size) => choose({ size: Number(size) })}
       />
+      <Against />
       {summary && <p class="summary">{summary}</p>}
     </form>
+  );
+}
+
+/** What it is compared with: another algorithm, on this topology or another; the schedule before an edit; a recording. */
+function Against(): JSX.Element | null {
+  const one = state.value;
+  const { entry } = current.value;
+  const own = edited.value ? [one.algorithm] : [];
+  const recorded = entry?.recording?.events.length ? ["measured"] : [];
+  const others = choices(one).algorithms.filter((name) => name !== one.algorithm);
+  const options = ["", ...recorded, ...own, ...others];
+  const other = againstState(one);
+  const chosen = one.against === null ? "" : (other?.algorithm ?? "measured");
+  if (options.length === 1 && !chosen) return null;
+  const named = (name: string): string =>
+    name === "" ? "nothing" : name === "measured" ? "its recording" : name === one.algorithm ? "before the edit" : name;
+  const may = other && choices({ ...one, algorithm: other.algorithm });
+  return (
+    <>
+      <Pick
+        label="compared with"
+        value={chosen}
+        options={options}
+        shown={named}
+        onPick={(name) => go({ against: name === "" ? null : name })}
+      />
+      {other && may!.topologies.length > 1 && (
+        <Pick
+          label="… on"
+          value={other.topology}
+          options={may!.topologies}
+          shown={(name) => name.split(":")[0].replace(/_/g, " ")}
+          onPick={(topology) => go({ against: asAgainst({ ...other, topology }, one) })}
+        />
+      )}
+    </>
   );
 }
 

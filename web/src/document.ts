@@ -19,6 +19,8 @@ export interface PageState {
   /** The numbers that the reader typed, one row per rank, and how they are combined; null for the page's own. */
   values: string | null;
   op: string;
+  /** What it is compared with: an algorithm, perhaps with a topology and a size, or "measured"; null if with nothing. */
+  against: string | null;
   /** What is lit: the limiting cut, or the k-th tree, counted from 1. */
   follow: "cut" | number | null;
 }
@@ -73,6 +75,8 @@ interface TimelineJson {
   landed: number[];
   end: number[];
   critical: number[];
+  /** The seconds of the critical path, by what it spends them on. */
+  parts?: Record<string, number>;
   idle: number[];
 }
 
@@ -236,11 +240,47 @@ interface TopologyChoice {
   topology: TopologyJson;
 }
 
+/** The proof of a schedule for one number of ranks, or what is wrong with the first root that is. */
+export interface Verdict extends Proof {
+  ranks: number;
+  root: number | null;
+}
+
+/** A script that holds a part of Python: its file, and how many bytes it loads. */
+export interface Piece {
+  file: string;
+  bytes: number;
+}
+
+export interface SiteData {
+  /** By the names that the worker knows them by. */
+  pieces: Record<string, Piece>;
+  /** Other pages of the site, by what their links say. */
+  links: Record<string, string>;
+  /** The code that the page begins with, and its proofs. */
+  first?: Entry;
+  verdicts?: Verdict[];
+  /** The script with the lessons. */
+  course: Piece;
+}
+
+/** The lessons as every learner finds them; `src/allfold/studio/lessons.py` makes the parts. */
+export interface CourseData {
+  lessons: Record<string, unknown>;
+  after: Record<string, unknown>;
+  untouched: Record<string, unknown>;
+  started: Record<string, unknown>;
+  /** The path of a learner's file in their folder. */
+  files: Record<string, string>;
+}
+
 export interface PageData {
   format: "allfold-page";
   version: 1;
-  mode: "file" | "studio";
+  mode: "file" | "studio" | "site";
   studio?: { token: string };
+  /** Where the page's own Python is, and the course: `docs/site.py` writes it. */
+  site?: SiteData;
   state: PageState;
   catalogue: { collective: string; algorithm: string; summary: string; rooted: boolean }[];
   entries: Entry[];

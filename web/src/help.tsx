@@ -16,6 +16,7 @@ const KEYS: [string, string][] = [
     key,
     `${title.toLowerCase()}, when it has the focus: ${says}`,
   ]),
+  ["/", "search: rank 7 chunk 3, step 4, > 50 µs"],
   ["esc", "clear the selection"],
   ["?", "this help"],
 ];

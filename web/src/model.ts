@@ -45,6 +45,9 @@ export function priceOf(flat: Flat, size: number, figures: Figures): Price {
   return { seconds: time(least), segments: least };
 }
 
+/** The time without segments: what a lesson derives by hand. */
+export const timeOf = (flat: Flat, size: number, figures: Figures): number => inSegments(flat, size, 1, figures);
+
 /** One segment takes the sum of all steps; the others follow at the interval of the busiest port or rank. */
 function inSegments(flat: Flat, size: number, segments: number, { latency, bandwidth, reduction }: Figures): number {
   const part = size / segments;

@@ -1,43 +1,15 @@
 /** Colours that colour-blind people can tell apart (after Paul Tol's qualitative sets), one list per background. */
 
 import { signal } from "@preact/signals";
+import tokens from "../../src/allfold/view/tokens.json" with { type: "json" };
 import { clamp } from "./numbers";
 
 /** Whether the page is dark. */
 export const dark = signal(false);
 
-const LIGHT = [
-  "#3f74b5",
-  "#e08214",
-  "#2a9d78",
-  "#c2477f",
-  "#7a5fb5",
-  "#b59a1f",
-  "#3aa6c9",
-  "#a8492f",
-  "#5c7f2b",
-  "#8c6d5a",
-  "#d17fb0",
-  "#55606e",
-];
-const DARK = [
-  "#6f9fe0",
-  "#f2a145",
-  "#4cc49c",
-  "#e277a8",
-  "#a890e0",
-  "#d6bf4d",
-  "#67cbe8",
-  "#d97c60",
-  "#93b85c",
-  "#bb9c87",
-  "#e6a9cd",
-  "#97a3b3",
-];
-
 /** The colour of the i-th of `many` things (ranks, algorithms). Beyond twelve, steps around the hue circle. */
 export function colourOf(index: number, many: number): string {
-  const list = dark.value ? DARK : LIGHT;
+  const list = dark.value ? tokens.ranks.dark : tokens.ranks.light;
   if (many <= list.length) return list[index % list.length];
   const hue = (index * 360) / many + 210;
   // Neighbours also alternate in lightness, so that they differ even where their hues do not.
@@ -46,8 +18,15 @@ export function colourOf(index: number, many: number): string {
 }
 
 /** The colour of text, for what has no colour of its own. */
-export function ink(): string {
-  return dark.value ? "#e6e9ed" : "#20242a";
+function ink(): string {
+  return dark.value ? tokens.dark.ink : tokens.light.ink;
+}
+
+const ALGORITHMS: Partial<Record<string, { light: string; dark: string }>> = tokens.algorithms;
+
+/** The colour of an algorithm by its name, the same in every picture; of one that is not built in, that of the text. */
+export function hueOf(algorithm: string): string {
+  return ALGORITHMS[algorithm]?.[dark.value ? "dark" : "light"] ?? ink();
 }
 
 /** How light a colour of `colourOf` is, from 0 to 1 (relative luminance). */

@@ -126,6 +126,11 @@ export class Replay {
     return asMove(this.schedule.steps[low][number - this.starts[low]], low, number);
   }
 
+  /** The place of a move in its step. */
+  placeIn(move: Move): number {
+    return move.number - this.starts[move.step];
+  }
+
   contributors(state: State, cell: number): number[] {
     return this.sets.members(state.held[cell]);
   }

@@ -1,5 +1,6 @@
 /** Any view as a file: its pictures in one SVG with their current colours, or the same as a PNG. */
 
+import { download } from "./download";
 import { layersAsSvg } from "./layers";
 import { legendOf } from "./legend";
 import { escaped, type Piece } from "./svg";
@@ -31,16 +32,26 @@ export function saveSvg(section: string, name: string, title: string): void {
 }
 
 export async function savePng(section: string, name: string, title: string): Promise<void> {
-  const picture = compose(section, title);
+  const picture = await imageOf(section, title);
   if (!picture) return;
-  const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(picture.text)}`;
-  await image.decode();
   const canvas = document.createElement("canvas");
   canvas.width = picture.width * SHARP;
   canvas.height = picture.height * SHARP;
-  canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
+  canvas.getContext("2d")!.drawImage(picture.image, 0, 0, canvas.width, canvas.height);
   canvas.toBlob((blob) => blob && download(blob, `${name}.png`), "image/png");
+}
+
+/** A view as an image, in the size that it has on the page. */
+export async function imageOf(
+  section: string,
+  title: string,
+): Promise<{ image: HTMLImageElement; width: number; height: number } | null> {
+  const picture = compose(section, title);
+  if (!picture) return null;
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(picture.text)}`;
+  await image.decode();
+  return { image, width: picture.width, height: picture.height };
 }
 
 /**
@@ -109,12 +120,4 @@ function linesOf(element: HTMLElement): Piece {
   });
   const font = `font-family="ui-monospace, Menlo, Consolas, monospace" font-size="12" fill="${getComputedStyle(element).color}"`;
   return { text: `<g ${font}>${text.join("")}</g>`, width, height: rows.length * 18 };
-}
-
-function download(blob: Blob, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

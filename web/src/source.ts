@@ -3,9 +3,10 @@
 import { computed, effect, signal } from "@preact/signals";
 import { carriesNumbers, EXAMPLE, readNumbers, type Numbers } from "./amounts";
 import type { Case, Entry, MeasuredPoint, PageData, PageState } from "./document";
+import { drafted } from "./draft";
 import { every, unique } from "./numbers";
-import { colourOf, ink } from "./palette";
 import { remembered } from "./remembered";
+import { askPage, openSite } from "./site/answers";
 import { Replay } from "./replay";
 import { go, notice, state } from "./state";
 import { treesOf } from "./trees";
@@ -27,12 +28,16 @@ const table = signal<Case[]>([]);
 export const measured = signal<MeasuredPoint[]>([]);
 
 export const data = (): PageData => page;
-export const inStudio = (): boolean => page.mode === "studio";
+/** Whether everything can be computed: by the studio's server, or by the page itself. */
+export const inStudio = (): boolean => page.mode !== "file";
+/** Whether the page computes by itself: then nothing can be measured. */
+export const inBrowser = (): boolean => page.mode === "site";
 
 export function open(document: PageData): void {
   page = document;
   table.value = document.table ?? [];
   measured.value = document.measured ?? [];
+  if (document.site) openSite(document.site);
   for (const entry of document.entries) entries.set(entry.key, entry);
   state.value = { ...state.value, ...document.state };
 }
@@ -81,15 +86,75 @@ export function find(one: PageState, algorithm = one.algorithm): Found {
   void arrivals.value;
   const key = keyOf(one, algorithm);
   const entry = entries.get(key) ?? (page.mode === "file" ? nearest(one, algorithm) : null);
-  if (!entry && page.mode === "studio" && !failures.has(key)) void ask(key, one, algorithm);
+  if (!entry && inStudio() && !failures.has(key)) void ask(key, one, algorithm);
   return { entry, waiting: waiting.has(key), error: failures.get(key) ?? null };
 }
+
+/** What is compared with what is shown: another entry, or the recording of the same. */
+export interface Opponent extends Found {
+  /** How it differs from what is shown, as `tree`, `ring on dgx1`, `measured`. */
+  name: string;
+  measured: boolean;
+}
+
+/** `tree`, or `tree/1048576/hosts` with a size and a topology of its own. */
+export function asAgainst(one: Pick<PageState, "algorithm" | "size" | "topology">, state: PageState): string {
+  const own = one.size !== state.size || one.topology !== state.topology;
+  return own ? `${one.algorithm}/${one.size}/${one.topology}` : one.algorithm;
+}
+
+/** The state of what is compared; null if it is a recording, or nothing. */
+export function againstState(one: PageState): PageState | null {
+  if (one.against === null || one.against === "measured") return null;
+  const [algorithm, size, ...topology] = one.against.split("/");
+  const bytes = Number(size);
+  return {
+    ...one,
+    algorithm,
+    size: size !== undefined && Number.isSafeInteger(bytes) && bytes >= 0 ? bytes : one.size,
+    topology: topology.length ? topology.join("/") : one.topology,
+  };
+}
+
+/** Null if nothing is compared. What is compared but not there is said in `error`. */
+export const opponent = computed<Opponent | null>(() => {
+  const one = state.value;
+  const { entry } = current.value;
+  if (one.against === null || !entry) return null;
+  if (one.against === "measured") {
+    const error = entry.recording?.events.length ? null : "There is no recording of this schedule.";
+    return { entry: error ? null : entry, waiting: false, error, name: "measured", measured: true };
+  }
+  const other = againstState(one)!;
+  const same = other.algorithm === one.algorithm && !edited.value;
+  const found = find(other);
+  const name =
+    edited.value && other.algorithm === one.algorithm
+      ? `${other.algorithm} before the edit`
+      : [
+          other.algorithm,
+          ...(other.topology !== one.topology ? [`on ${other.topology.split(":")[0]}`] : []),
+          ...(other.size !== one.size ? [`with ${bytes(other.size)}`] : []),
+        ].join(" ");
+  const nothing = same && other.topology === one.topology && other.size === one.size;
+  const error = nothing
+    ? `${name} would be compared with itself.`
+    : !found.entry && !found.waiting
+      ? (found.error ?? `This file does not hold ${name}.`)
+      : found.error;
+  return { ...found, entry: nothing ? null : found.entry, error, name, measured: false };
+});
 
 let shown: Entry | null = null;
 
 /** What the page shows. While the next entry is being computed, the last one stays, so that nothing jumps. */
 export const current = computed<Found>(() => {
-  if (edited.value) return { entry: edited.value, waiting: false, error: null };
+  if (edited.value) {
+    shown = edited.value;
+    return { entry: edited.value, waiting: false, error: null };
+  }
+  // The draft is about to be proved: what the built-in algorithm makes is of no interest.
+  if (inBrowser() && drafted.value) return { entry: shown ?? page.entries[0], waiting: false, error: null };
   const found = find(state.value);
   if (found.entry) shown = found.entry;
   return found.entry ? found : { ...found, entry: found.error ? null : shown };
@@ -129,18 +194,11 @@ export function casesOf(collective: string, topology: string): Case[] {
   return here.sort((a, b) => a.ranks - b.ranks);
 }
 
-/** The colour of an algorithm, the same in all views. One that is not registered has the colour of the text. */
-export function hueOf(algorithm: string): string {
-  const known = page.catalogue.filter((row) => row.collective === state.value.collective).map((row) => row.algorithm);
-  const place = known.indexOf(algorithm);
-  return place < 0 ? ink() : colourOf(place, known.length);
-}
-
 /** What can be chosen: everything in the studio, what is embedded in a file. */
 export function choices(
   one: PageState,
 ): Record<"collectives" | "algorithms" | "topologies", string[]> & Record<"ranks" | "sizes" | "roots", number[]> {
-  if (page.mode === "studio") {
+  if (inStudio()) {
     return {
       collectives: unique(page.catalogue.map((row) => row.collective)),
       algorithms: page.catalogue.filter((row) => row.collective === one.collective).map((row) => row.algorithm),
@@ -178,7 +236,7 @@ export function settle(): string {
   else if (page.mode === "file" || !known(one)) go({ ...page.state, view: one.view });
   else return "";
   const shown = state.value;
-  if (page.mode === "studio") {
+  if (inStudio()) {
     return `${one.collective} has no algorithm ${one.algorithm}. This is ${shown.collective} by ${shown.algorithm}.`;
   }
   if (keyOf(one) === keyOf(shown)) return "";
@@ -216,7 +274,7 @@ export function choose(change: Partial<PageState>): void {
   const wanted = { ...state.value, ...change };
   const algorithms = choices(wanted).algorithms;
   if (!algorithms.includes(wanted.algorithm)) wanted.algorithm = algorithms[0] ?? wanted.algorithm;
-  if (page.mode === "studio") {
+  if (inStudio()) {
     wanted.root = rooted(wanted.collective) ? Math.min(wanted.root ?? 0, wanted.ranks - 1) : null;
   } else {
     const entry = entries.get(keyOf(wanted)) ?? nearest(wanted, wanted.algorithm);
@@ -226,7 +284,9 @@ export function choose(change: Partial<PageState>): void {
   const rivals = wanted.rivals?.filter((name) => algorithms.includes(name) && name !== wanted.algorithm);
   // A tree has its number within one schedule; another has others.
   const follow = same || wanted.follow === "cut" ? wanted.follow : null;
-  go({ ...wanted, rivals: rivals ?? null, follow, step: change.step ?? (same ? wanted.step : 0) });
+  const kept = wanted.against === wanted.algorithm ? null : wanted.against;
+  const against = kept && !algorithms.includes(kept.split("/")[0]) && kept !== "measured" ? null : kept;
+  go({ ...wanted, against, rivals: rivals ?? null, follow, step: change.step ?? (same ? wanted.step : 0) });
 }
 
 /** Open the other views there; a file that does not hold it says so, and how to get it. */
@@ -279,6 +339,13 @@ interface Answer {
 }
 
 export async function request<T>(path: string, body?: unknown): Promise<T> {
+  const content = inBrowser() ? await askPage(path, body) : await askStudio(path, body);
+  const { error } = content as Answer;
+  if (error) throw new Refusal(error.message, error.line ?? null);
+  return content as T;
+}
+
+async function askStudio(path: string, body?: unknown): Promise<unknown> {
   const headers: Record<string, string> = { "X-Allfold-Token": page.studio?.token ?? "" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer: Response;
@@ -292,9 +359,9 @@ export async function request<T>(path: string, body?: unknown): Promise<T> {
     throw new Refusal("the studio does not answer; is `allfold studio` still running?", null);
   }
   const content = (await answer.json().catch(() => null)) as Answer | null;
-  if (content?.error) throw new Refusal(content.error.message, content.error.line ?? null);
-  if (!answer.ok || content === null) throw new Refusal(`the studio answered with status ${answer.status}`, null);
-  return content as T;
+  if (!content?.error && (!answer.ok || content === null))
+    throw new Refusal(`the studio answered with status ${answer.status}`, null);
+  return content;
 }
 
 /** Prove and draw edited code; what does not run raises a `Refusal`. */

@@ -18,6 +18,7 @@ export const state = signal<PageState>({
   rivals: null,
   values: null,
   op: "sum",
+  against: null,
   follow: null,
 });
 

@@ -14,6 +14,7 @@ const state: PageState = {
   clock: "modelled",
   values: "1 2; 3 4",
   op: "max",
+  against: "tree/1024/dgx1",
   rivals: ["driver", "chain"],
   follow: "cut",
 };

@@ -33,7 +33,18 @@ test("it cannot be moved beyond its edges, and follows the player", () => {
 
 const message = (source: number, destination: number, start: number): Transfer => {
   const times = { start, sent: start + 1, first: start + 1, arrived: start + 2, landed: start + 2, end: start + 2 };
-  return { source, destination, step: 0, chunk: 0, moves: 1, reduces: false, critical: false, ...times };
+  return {
+    source,
+    destination,
+    step: 0,
+    reads: [],
+    writes: [],
+    chunk: 0,
+    moves: 1,
+    reduces: false,
+    critical: false,
+    ...times,
+  };
 };
 
 test("the line under the pointer is found, and lines end at the edges of the picture", () => {

@@ -1,6 +1,6 @@
 /** What Python says about the lessons: `src/allfold/studio/lessons.py` writes it. */
 
-import type { Entry } from "../document";
+import type { Entry, Flat } from "../document";
 
 interface Head {
   number: number;
@@ -36,6 +36,22 @@ export interface Exercise {
   task: string;
   /** Of an algorithm; other functions have no picture. */
   collective: string | null;
+  /** The check runs it between ranks, which a browser cannot do. */
+  between_ranks: boolean;
+}
+
+/** A picture that the reader changes: `src/allfold/studio/explore.py` writes it. By `algorithm/ranks` its schedules. */
+export interface Explorable {
+  collective: string;
+  algorithms: string[];
+  ranks: number[];
+  at: number;
+  size: number;
+  latency: number;
+  bandwidth: number;
+  say: string;
+  entries: Record<string, Entry>;
+  flats: Record<string, Flat>;
 }
 
 export interface Lesson extends Head {
@@ -43,6 +59,7 @@ export interface Lesson extends Head {
   blocks: Block[];
   predictions: { name: string; question: string }[];
   exercises: Exercise[];
+  explore: Explorable;
   next: Head | null;
 }
 
@@ -82,8 +99,8 @@ export interface Verdict {
     ranks: number | null;
     root: number | null;
     run: [string, string[][]] | null;
-    /** What a right algorithm makes for a few ranks. */
-    built: Entry | null;
+    /** What a right algorithm makes, beside built-in ones. */
+    race: Explorable | null;
   }[];
   printed: string;
   passed: boolean;

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Entry } from "../document";
 import { Quiet } from "../picture";
-import { request, Refusal, rooted } from "../source";
+import { inBrowser, request, Refusal, rooted } from "../source";
 import { Field, Old } from "../views/code";
 import { messageOf } from "../words";
 import { codeBegins, type Exercise, type Lesson, type Verdict } from "./data";
@@ -34,7 +34,16 @@ export function Exercises(props: { lesson: Lesson; desk: Desk }): JSX.Element {
               <i>{work.progress.solved.includes(one.function) ? "✓" : ""}</i>
               <code>{one.function}</code>
             </button>
-            <span>{one.task}</span>
+            <span>
+              {one.task}
+              {one.between_ranks && inBrowser() && (
+                <em class="elsewhere">
+                  {" "}
+                  This one is run between ranks, which a browser cannot do: <code>pip install allfold</code>, then{" "}
+                  <code>allfold learn check {lesson.number}</code>.
+                </em>
+              )}
+            </span>
           </li>
         ))}
       </ol>

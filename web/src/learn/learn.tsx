@@ -2,13 +2,14 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { request } from "../source";
+import { Starting } from "../site/front";
+import { inBrowser, request } from "../source";
 import { ThemeButton, useTheme } from "../theme";
 import { messageOf } from "../words";
 import type { Lesson, LessonList, Listed } from "./data";
 import { Desk } from "./desk";
 import { Exercises } from "./exercises";
-import { Film } from "./film";
+import { Explore } from "./explore";
 import { lessonHash } from "./place";
 import { Predictions } from "./predict";
 import { Text } from "./text";
@@ -88,8 +89,18 @@ function List(): JSX.Element {
             ))}
           </ol>
           <p class="note">
-            Your files and your progress are in {answer.folder}. <code>allfold learn</code> in a terminal shows the same
-            lessons, with the same files.
+            {inBrowser() ? (
+              <>
+                Your code and your progress stay in this browser. With allfold installed (
+                <code>pip install allfold</code>
+                ), <code>allfold learn</code> has the same lessons, and also runs what you write between processes.
+              </>
+            ) : (
+              <>
+                Your files and your progress are in {answer.folder}. <code>allfold learn</code> in a terminal shows the
+                same lessons, with the same files.
+              </>
+            )}
           </p>
         </>
       )}
@@ -124,6 +135,7 @@ function One(props: { name: string }): JSX.Element {
         <a href="#lessons">all lessons</a>
         {work && <span class="soft">{soFar(lesson, desk)}</span>}
       </Top>
+      <Starting />
       <main class="lesson">
         <div class="read">
           <Text blocks={lesson.blocks} />
@@ -137,6 +149,7 @@ function One(props: { name: string }): JSX.Element {
           ) : (
             <Start lesson={lesson} desk={desk} />
           )}
+          <Explore of={lesson.explore} title="Change it yourself" />
         </aside>
         {work?.started && <Exercises key={lesson.name} lesson={lesson} desk={desk} />}
         {work?.after && <After lesson={lesson} desk={desk} />}
@@ -173,8 +186,14 @@ function Start(props: { lesson: Lesson; desk: Desk }): JSX.Element {
         Start
       </button>
       <p class="soft">
-        This writes {file}, a plain Python file that you can also open in your own editor. In a terminal:{" "}
-        <code>allfold learn check {lesson.number}</code>
+        {inBrowser() ? (
+          "Your code stays in this browser. Python is loaded when you write or check for the first time."
+        ) : (
+          <>
+            This writes {file}, a plain Python file that you can also open in your own editor. In a terminal:{" "}
+            <code>allfold learn check {lesson.number}</code>
+          </>
+        )}
       </p>
       {desk.trouble.value && <Alarm text={desk.trouble.value} />}
     </section>
@@ -206,12 +225,9 @@ function After(props: { lesson: Lesson; desk: Desk }): JSX.Element {
       </p>
       {desk.verdict.value?.exercises.map(
         (one) =>
-          one.built && (
+          one.race && (
             <div key={one.function} class="built">
-              <h2>
-                What you built: <code>{one.function}</code>
-              </h2>
-              <Film entry={one.built} plays />
+              <Explore of={one.race} title="What you built:" own={one.function} races />
             </div>
           ),
       )}

@@ -1,13 +1,15 @@
 /** The moves of a step as arcs between the cells of the grid, and the paths by which a cell's content came. */
 
 import type { JSX } from "preact";
+import type { ReadonlySignal } from "@preact/signals";
+import type { Numbers } from "../amounts";
 import { tenth } from "../numbers";
-import { fraction } from "../player";
 import { glows } from "../picture";
 import type { Move, Replay } from "../replay";
 import type { Tree } from "../trees";
 import { sentence } from "../words";
 import { Around, type Grid } from "./grid";
+import { flightAt, pointOn, Travel, type Curve } from "./travel";
 
 const SINGLE = 200; // up to this many moves, each is an element of its own that lights up
 const MOST = 1500;
@@ -19,13 +21,14 @@ export function arcsFit(moves: number): boolean {
 /** The moves of a step: on their way, or in a still drawn completely. */
 export function Arcs(props: {
   moves: Move[];
+  replay: Replay;
   grid: Grid;
-  moving: boolean;
-  /** The number that a move carries, where numbers are shown. */
-  carries: ((move: Move) => string | null) | null;
+  /** How far the step is, while it is under way. */
+  clock: ReadonlySignal<number> | null;
+  /** Where cells show numbers: these travel. */
+  numbers: Numbers | null;
 }): JSX.Element | null {
-  const { moves, grid } = props;
-  const under = props.moving ? fraction.value : 0;
+  const { moves, replay, grid, clock, numbers } = props;
   if (!moves.length || !arcsFit(moves.length)) return null;
   if (moves.length > SINGLE || grid.pitchX < 12) {
     const path = (reduces: boolean): string =>
@@ -43,62 +46,64 @@ export function Arcs(props: {
   return (
     <g class="arcs">
       {moves.map((move) => (
-        <Arc key={move.number} grid={grid} move={move} under={under} carries={props.carries?.(move) ?? null} />
+        <Arc key={move.number} grid={grid} move={move} coming={clock !== null} />
       ))}
+      {clock &&
+        (numbers ? (
+          <Travel {...{ moves, replay, numbers, grid, clock }} curveOf={(move) => curve(grid, move).points} />
+        ) : (
+          <Dots moves={moves} grid={grid} clock={clock} />
+        ))}
     </g>
   );
 }
 
-function Arc(props: { grid: Grid; move: Move; under: number; carries: string | null }): JSX.Element {
-  const { grid, move, under, carries } = props;
+function Arc(props: { grid: Grid; move: Move; coming: boolean }): JSX.Element {
+  const { grid, move, coming } = props;
   const { path, points } = curve(grid, move);
   const kind = move.reduces ? "reduce" : "copy";
-  const eased = under < 0.5 ? 2 * under * under : 1 - (2 - 2 * under) ** 2 / 2;
-  const [x, y] = pointAt(points, eased);
   const [endX, endY] = points[3];
   const back = endX < points[2][0] ? 1 : -1; // the head points in the direction of the incoming arc
   const head = Math.min(5, Math.max(3, grid.gap * 0.3));
   return (
     <g {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
       <title>{sentence(move)}</title>
-      <path class={`arc ${kind}${under > 0 ? " coming" : ""}${move.chunk === move.into ? "" : " across"}`} d={path} />
-      {under > 0 && carries !== null ? (
-        <Tile x={x} y={y} text={`${move.reduces ? "+" : ""}${carries}`} kind={kind} />
-      ) : under > 0 ? (
-        <circle class={`traveller ${kind}`} cx={x} cy={y} r={Math.max(3, Math.min(5.5, grid.gap * 0.3))} />
-      ) : (
-        <path class={`head ${kind}`} d={`M${endX} ${endY}l${back * head * 1.5} ${-head}v${2 * head}z`} />
-      )}
+      <path class={`arc ${kind}${coming ? " coming" : ""}${move.chunk === move.into ? "" : " across"}`} d={path} />
+      {!coming && <path class={`head ${kind}`} d={`M${endX} ${endY}l${back * head * 1.5} ${-head}v${2 * head}z`} />}
     </g>
   );
 }
 
-/** A number on its way. */
-function Tile(props: { x: number; y: number; text: string; kind: string }): JSX.Element {
-  const { x, y, kind } = props;
-  const text = props.text.length > 8 ? `${props.text.slice(0, 7)}…` : props.text;
-  const wide = 10 + 7.5 * text.length;
+/** Where cells have no numbers, a dot travels for each move: two paths for all of them. */
+function Dots(props: { moves: Move[]; grid: Grid; clock: ReadonlySignal<number> }): JSX.Element {
+  const { moves, grid, clock } = props;
+  const { way } = flightAt(clock.value);
+  const radius = Math.max(3, Math.min(5.5, grid.gap * 0.3));
+  const dots = (reduces: boolean): string =>
+    moves
+      .filter((move) => move.reduces === reduces)
+      .map((move) => {
+        const [x, y] = pointOn(curve(grid, move).points, way);
+        return `M${tenth(x - radius)} ${tenth(y)}a${radius} ${radius} 0 1 0 ${2 * radius} 0a${radius} ${radius} 0 1 0 ${-2 * radius} 0z`;
+      })
+      .join("");
   return (
-    <g class={`traveller tile-of ${kind}`} transform={`translate(${tenth(x)} ${tenth(y)})`}>
-      <rect x={-wide / 2} y={-10} width={wide} height={20} rx={5} />
-      <text class="inside" font-size={12}>
-        {text}
-      </text>
-    </g>
+    <>
+      <path class="traveller reduce" d={dots(true)} />
+      <path class="traveller copy" d={dots(false)} />
+    </>
   );
 }
-
-type Point = [number, number];
 
 function curve(
   grid: Grid,
   move: Pick<Move, "chunk" | "into" | "source" | "destination">,
-): { path: string; points: [Point, Point, Point, Point] } {
+): { path: string; points: Curve } {
   const sourceX = grid.x(move.chunk);
   const intoX = grid.x(move.into);
   const sourceY = grid.y(move.source) + grid.cellY / 2;
   const intoY = grid.y(move.destination) + grid.cellY / 2;
-  let points: [Point, Point, Point, Point];
+  let points: Curve;
   if (move.chunk === move.into && move.source !== move.destination) {
     // Within a column: out at the right edge and back in, wider the farther it goes; a single column has all the room.
     const edge = sourceX + grid.cellX;
@@ -127,11 +132,6 @@ function curve(
   }
   const [from, one, two, to] = points.map((point) => point.map(tenth).join(" "));
   return { path: `M${from}C${one} ${two} ${to}`, points };
-}
-
-function pointAt(points: [Point, Point, Point, Point], t: number): Point {
-  const weights = [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t ** 3];
-  return [0, 1].map((axis) => points.reduce((sum, point, i) => sum + weights[i] * point[axis], 0)) as Point;
 }
 
 /** How the content of one cell came together: every move that carried a part of it. */

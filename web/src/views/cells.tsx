@@ -8,6 +8,8 @@ import { lights } from "../picture";
 import { NOTHING, type Replay, type State } from "../replay";
 import { askFor, showNumbers, state as page } from "../state";
 import type { Grid } from "./grid";
+import { Quilt } from "./quilt";
+import { numberSize } from "./travel";
 
 export function Marks(props: {
   replay: Replay;
@@ -60,7 +62,7 @@ function fitted(amount: string, wide: number, size: number): { text: string; siz
   return { text, size: small };
 }
 
-/** The sum of what is there so far, and below it a strip of the ranks whose part is in it. */
+/** The sum of what is there so far, on the colours of the ranks whose part is in it. */
 function number(
   replay: Replay,
   state: State,
@@ -72,25 +74,21 @@ function number(
 ): ComponentChildren {
   const amount = amountIn(numbers, replay, state, cell);
   if (amount === null) return null;
-  const { text, size } = fitted(amount, grid.cellX, clamp(grid.cellX / 2.6, 10, 17));
-  const wide = (grid.cellX - 8) / replay.ranks;
+  const { text, size } = fitted(amount, grid.cellX, numberSize(grid));
   return (
     <>
       <title>{sumIn(numbers, replay, state, cell)}</title>
-      <text class="amount" x={x + grid.cellX / 2} y={y + grid.cellY / 2 - 3} font-size={size}>
+      <Quilt
+        ranks={replay.contributors(state, cell)}
+        many={replay.ranks}
+        x={x + 1}
+        y={y + 1}
+        width={grid.cellX - 2}
+        height={grid.cellY - 2}
+      />
+      <text class="amount" x={x + grid.cellX / 2} y={y + grid.cellY / 2 - 1} font-size={size}>
         {text}
       </text>
-      {replay.contributors(state, cell).map((rank) => (
-        <rect
-          key={rank}
-          class="part"
-          x={x + 4 + rank * wide}
-          y={y + grid.cellY - 6}
-          width={Math.max(1, wide - 0.6)}
-          height={3.5}
-          fill={colourOf(rank, replay.ranks)}
-        />
-      ))}
       {replay.doubled(state, cell).size > 0 && (
         <text class="times" x={x + grid.cellX - 6} y={y + 8} font-size={9}>
           2×

@@ -2,8 +2,8 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { signal } from "@preact/signals";
 import type { CodeFile, Entry } from "../document";
+import { draft, draftKey } from "../draft";
 import { Quiet, ShowWhere } from "../picture";
 import { every } from "../numbers";
 import { inLines } from "../python";
@@ -27,9 +27,6 @@ export const view: View = {
   broad: true,
 };
 
-/** The code being edited: it stays while other views are open, until another algorithm is chosen. */
-const draft = signal<{ key: string; original: CodeFile; text: string } | null>(null);
-
 const PAUSE = 150; // milliseconds without a key press before the text is proved
 
 function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
@@ -44,7 +41,7 @@ function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Elem
       <div class="codes">
         {inStudio() && entry.code ? (
           <Editor
-            key={`${state.value.collective}/${state.value.algorithm}`}
+            key={draftKey()}
             file={entry.code}
             lit={lit.lines(entry.code.file)}
             wrong={old ? null : wrongLine(entry, entry.code.file)}
@@ -111,7 +108,7 @@ export function Old(props: { children: ComponentChildren }): JSX.Element {
 const SHOWN = 64; // moves of a step
 
 /** The schedule itself, where no code made it: line k is step k. */
-const movesAsLines = remembered((replay: Replay): CodeFile => {
+export const movesAsLines = remembered((replay: Replay): CodeFile => {
   const lines = every(replay.steps).map((step) => {
     const moves = replay.moves(step);
     const more = moves.length > SHOWN ? ` and ${moves.length - SHOWN} more` : "";
@@ -195,10 +192,10 @@ export function Lines(props: { text: string; first: number; lit: Set<number>; wr
 }
 
 function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null }): JSX.Element {
-  const key = `${state.value.collective}/${state.value.algorithm}`;
-  if (draft.value?.key !== key) draft.value = { key, original: props.file, text: props.file.text };
-  const { original, text } = draft.value;
-  const setText = (code: string): void => void (draft.value = { key, original, text: code });
+  const key = draftKey();
+  if (draft.value?.key !== key) draft.value = { key, original: props.file, text: props.file.text, own: false };
+  const { original, text, own } = draft.value;
+  const setText = (code: string): void => void (draft.value = { key, original, text: code, own });
   const [refusal, setRefusal] = useState<{ message: string; line: number | null } | null>(null);
   const [busy, setBusy] = useState(false);
   const timer = useRef(0);
@@ -230,7 +227,7 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
     asked.current++;
     setRefusal(null);
     clearTimeout(timer.current);
-    if (code === original.text) return forget();
+    if (code === original.text && !own) return forget();
     outdated.value = "being proved";
     timer.current = window.setTimeout(() => void prove(code), PAUSE);
   };
@@ -238,10 +235,11 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
   // Edited code is proved again for another number of ranks, root or size.
   const { ranks, root, topology, size } = state.value;
   useEffect(() => {
-    if (draft.value!.text === original.text || edited.value) return;
+    const changed = draft.value!.own || draft.value!.text !== original.text;
+    if (!changed || edited.value) return;
     outdated.value = "being proved";
     void prove(draft.value!.text);
-  }, [ranks, root, topology, size]);
+  }, [ranks, root, topology, size, original]);
   return (
     <figure class="listing">
       <figcaption>
@@ -249,13 +247,14 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
         <span class="save">
           {busy && <span class="soft">proving …</span>}
           <Quiet
-            disabled={text === original.text && !edited.value}
+            disabled={text === original.text && (own || !edited.value)}
             onClick={() => {
               clearTimeout(timer.current);
               asked.current++;
               setText(original.text);
               setRefusal(null);
               forget();
+              if (own) void prove(original.text);
             }}
           >
             undo all

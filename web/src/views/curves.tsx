@@ -1,11 +1,12 @@
 /** The curves of a race: the share that has arrived over time, up to now, and the lower bound. */
 
 import type { JSX } from "preact";
+import { hueOf } from "../palette";
 import { scaleLinear } from "d3-scale";
 import { tenth } from "../numbers";
 import { anchorOf, type Drawn } from "../picture";
 import type { Runner } from "../racing";
-import { hueOf } from "../source";
+
 import { percent } from "../words";
 
 /** Where a wrong algorithm ends: not at 100 %. */

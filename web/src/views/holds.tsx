@@ -2,13 +2,14 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { amountIn } from "../amounts";
+import type { ReadonlySignal } from "@preact/signals";
 import type { Entry } from "../document";
 import { every } from "../numbers";
 import { colourOf, fullness } from "../palette";
 import { Key, lights, Picture, Quiet, Scale, Steady, Twin, type Drawn } from "../picture";
+import { fraction } from "../player";
 import { remembered } from "../remembered";
-import type { Move, Replay, State } from "../replay";
+import type { Replay, State } from "../replay";
 import { asked, showNumbers } from "../state";
 import { numbersFor, replayOf } from "../source";
 import { opening, reading, sentencesOf } from "../story";
@@ -49,11 +50,20 @@ const isShaded = (replay: Replay, width: number): boolean =>
 const heightInSight = (): number => Math.max(240, innerHeight - 400);
 
 /** While the moves of a step are on their way, cells show what they held before it. */
-export function Holds(props: { entry: Entry; step: number; moving?: boolean; compact?: boolean }): JSX.Element {
+export function Holds(props: {
+  entry: Entry;
+  step: number;
+  moving?: boolean;
+  /** How far the step is; the player's, if the picture has no clock of its own. */
+  clock?: ReadonlySignal<number>;
+  compact?: boolean;
+  /** Without words of its own: the page around it has them. */
+  quiet?: boolean;
+}): JSX.Element {
   const followed = few(props.entry);
   const entry = followed?.entry ?? props.entry;
   const replay = replayOf(entry);
-  const { moving = false } = props;
+  const { moving = false, clock = fraction } = props;
   const state = replay.at(moving ? props.step - 1 : props.step);
   const label = `Who holds what, ${moment(state.done)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
   const crowd = isCrowd(replay);
@@ -77,7 +87,7 @@ export function Holds(props: { entry: Entry; step: number; moving?: boolean; com
         onWidth={setWidth}
         draw={(width) =>
           !crowd && !tooNarrow(replay, width)
-            ? drawCells(entry, replay, state, moving, width, !props.compact, followed?.chunks)
+            ? drawCells(entry, replay, state, moving ? clock : null, width, !props.compact, followed?.chunks)
             : replay.width === 1
               ? drawSquare(replay, state, width)
               : drawBlocks(replay, state, width, heightInSight())
@@ -88,7 +98,9 @@ export function Holds(props: { entry: Entry; step: number; moving?: boolean; com
       {!props.compact && !crowd && <OwnNumbers replay={replay} />}
       {!props.compact && <Follow entry={props.entry} />}
       {!props.compact && <TreePicture entry={props.entry} step={props.step} />}
-      <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
+      {!props.quiet && (
+        <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
+      )}
       {!props.compact && asked.value && <Provenance replay={replay} done={props.step} />}
     </>
   );
@@ -117,7 +129,7 @@ function drawCells(
   entry: Entry,
   replay: Replay,
   state: State,
-  moving: boolean,
+  clock: ReadonlySignal<number> | null,
   width: number,
   explains: boolean,
   names?: number[],
@@ -135,19 +147,16 @@ function drawCells(
     ? layOutShaded(replay, width, heightInSight())
     : layOut(replay, width, wanted ? innerHeight - 440 - above : Infinity);
   const numbers = !shaded && asNumbers(replay, grid) ? numbersFor(replay).numbers : null;
-  const step = moving ? state.done + 1 : state.done;
+  const step = clock ? state.done + 1 : state.done;
   const callout = !explain ? null : step === 0 ? { cell: start, text: begins } : changed(replay, step, numbers);
   const fresh = new Set<number>();
   const moves = replay.moves(step - 1);
   for (const move of moves) fresh.add(move.destination * replay.width + move.into);
-  const carries =
-    numbers &&
-    ((move: Move) => amountIn(numbers, replay, replay.at(step - 1), move.source * replay.width + move.chunk));
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
-  const behind = !moving && moves.some((move) => move.chunk !== move.into);
+  const behind = !clock && moves.some((move) => move.chunk !== move.into);
   const tree = names ? null : followedTree(entry);
   // Between shaded columns that touch there is no room for arcs.
-  const arcs = grid.gap >= 6 ? <Arcs moves={moves} grid={grid} moving={moving} carries={carries} /> : null;
+  const arcs = grid.gap >= 6 ? <Arcs {...{ moves, replay, grid, clock, numbers }} /> : null;
   const content = (
     <g transform={above ? `translate(0 ${above})` : undefined}>
       <Labels entry={entry} replay={replay} grid={grid} names={names} />
@@ -248,7 +257,7 @@ function Legend(props: { replay: Replay; shaded: boolean }): JSX.Element {
       )}
       <Key sign="swatch filled">
         {numbers
-          ? "under a number: whose parts are in it"
+          ? "behind a number: whose parts are in it"
           : replay.reduces
             ? "a rank's contribution, in its own place"
             : "a piece, in the colour of the rank it came from"}

@@ -1,8 +1,9 @@
 /** A map of the winners: one row per number of ranks, one column per size. */
 
 import type { ComponentChildren } from "preact";
+import { hueOf } from "../palette";
 import type { Drawn } from "../picture";
-import { hueOf, openAt } from "../source";
+import { openAt } from "../source";
 import { pointed, state } from "../state";
 import { stop } from "../stops";
 import { bytes, plural, seconds } from "../words";

@@ -1,7 +1,9 @@
 /** Race: up to four algorithms on one clock, with counters, the lower bound as a line, and a podium at the end. */
 
 import type { JSX } from "preact";
+import { hueOf } from "../palette";
 import { useLayoutEffect } from "preact/hooks";
+import { useComputed } from "@preact/signals";
 import type { Entry } from "../document";
 import { clamp } from "../numbers";
 import { Key, Picture, Twin, type Drawn } from "../picture";
@@ -9,11 +11,13 @@ import { pause, raceAt } from "../player";
 import { busiestPort, linksInUse, placesOf, runner, shareAt, stepsDone, type Placed, type Runner } from "../racing";
 import { remembered } from "../remembered";
 import { MOST_RIVALS, rivalsOf, type Rival } from "../rivals";
-import { casesOf, choices, find, hueOf, replayOf } from "../source";
+import { againstState, casesOf, choices, find, replayOf } from "../source";
 import { go, state } from "../state";
 import { percent, plural, seconds, timesS } from "../words";
 import { blocksOf } from "./crowd";
 import { drawCurves } from "./curves";
+import { Holds } from "./holds";
+import { placeAt } from "./pair";
 import { drawPodium, resultOf } from "./podium";
 import { happeningOf } from "./time";
 import type { View } from "./view";
@@ -80,6 +84,7 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
             one={one}
             index={i}
             now={now}
+            longest={longest}
             say={say}
             why={rivals.find((rival) => rival.name === nameOf(one))?.why ?? ""}
             place={places.find((place) => place.name === nameOf(one))}
@@ -141,6 +146,9 @@ function rivalsHere(): Rival[] {
     casesOf(collective, topology).find((one) => one.ranks === ranks) ?? null,
     size,
   );
+  const against = againstState(state.value);
+  const opponents = against && others.includes(against.algorithm) ? [{ name: against.algorithm, why: "" }] : [];
+  if (!rivals && opponents.length) return opponents;
   if (!rivals) return suggested;
   return rivals.map((name) => suggested.find((one) => one.name === name) ?? { name, why: "" });
 }
@@ -171,6 +179,7 @@ function Lane(props: {
   one: Runner;
   index: number;
   now: number;
+  longest: number;
   say: (time: number) => string;
   why: string;
   place?: Placed;
@@ -201,12 +210,16 @@ function Lane(props: {
         )}
       </h3>
       <p class="why">{why}</p>
-      <Picture
-        name={`lane-${index}`}
-        caption={one.replay.schedule.algorithm}
-        label={`${one.replay.schedule.algorithm}: who holds how much after ${plural(done, "step")}`}
-        draw={(width) => drawSmall(one, done, hueOf(one.replay.schedule.algorithm), width)}
-      />
+      {isLive(one) ? (
+        <Live one={one} longest={props.longest} />
+      ) : (
+        <Picture
+          name={`lane-${index}`}
+          caption={one.replay.schedule.algorithm}
+          label={`${one.replay.schedule.algorithm}: who holds how much after ${plural(done, "step")}`}
+          draw={(width) => drawSmall(one, done, hueOf(one.replay.schedule.algorithm), width)}
+        />
+      )}
       <dl>
         {counters.map(([what, now, all]) => (
           <div key={what}>
@@ -220,6 +233,18 @@ function Lane(props: {
       </dl>
     </article>
   );
+}
+
+/** Whether there is room for numbers that travel. */
+const isLive = ({ replay }: Runner): boolean => replay.ranks <= 8 && replay.width <= 8 && innerWidth > 900;
+
+/** The grid itself, on the clock of the race. */
+function Live(props: { one: Runner; longest: number }): JSX.Element {
+  const { one, longest } = props;
+  const at = useComputed(() => placeAt(one.what, raceAt.value * longest));
+  const clock = useComputed(() => at.value.part);
+  const { done, part } = at.value;
+  return <Holds entry={one.entry} step={done + (part > 0 ? 1 : 0)} moving={part > 0} clock={clock} compact quiet />;
 }
 
 /** A small version of the grid: the fuller a cell, the darker it is. */

@@ -1,6 +1,7 @@
 /** Who sends to whom: the ranks in the shape of the algorithm, and the moves of the step between them. */
 
 import type { JSX } from "preact";
+import type { ReadonlySignal } from "@preact/signals";
 import type { Entry } from "../document";
 import { tenth } from "../numbers";
 import { colourOf, inkOn } from "../palette";
@@ -13,11 +14,18 @@ import { point, type Point } from "../svg";
 import { plural, sentence } from "../words";
 import { followedChunks } from "./follow";
 import { bowOf, MOST_DRAWN, nameAt, neighboursOf, pairsOf, shapeOf } from "./shape";
+import { flightAt } from "./travel";
 
 const MOST_PAIRS = 300; // more lines than this only blacken the picture
 const pairsOfReplay = remembered((replay: Replay) => pairsOf(neighboursOf(replay)));
 
-export function Sending(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element | null {
+export function Sending(props: {
+  entry: Entry;
+  step: number;
+  moving?: boolean;
+  /** How far the step is; the player's, if the picture has no clock of its own. */
+  clock?: ReadonlySignal<number>;
+}): JSX.Element | null {
   const replay = replayOf(props.entry);
   if (replay.ranks < 2 || replay.ranks > MOST_DRAWN) return null;
   return (
@@ -25,12 +33,12 @@ export function Sending(props: { entry: Entry; step: number; moving?: boolean })
       name="shape"
       caption="Who sends to whom"
       label={`Who sends to whom, between ${plural(replay.ranks, "rank")}`}
-      draw={(width) => draw(props.entry, replay, props.step, props.moving ?? false, width)}
+      draw={(width) => draw(props.entry, replay, props.step, props.moving ? (props.clock ?? fraction) : null, width)}
     />
   );
 }
 
-function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width: number): Drawn {
+function draw(entry: Entry, replay: Replay, step: number, clock: ReadonlySignal<number> | null, width: number): Drawn {
   const host = entry.topology?.host.slice(0, replay.ranks);
   const { kind, spots, radius, height, boxes } = shapeOf(replay, width, host);
   const pairs = pairsOfReplay(replay);
@@ -51,9 +59,9 @@ function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width
           <path key={`${one} ${other}`} class="acquainted" d={`M${point(spots[one])}L${point(spots[other])}`} />
         ))}
       {trail.map(([source, destination]) => (
-        <path key={`t${source} ${destination}`} class="trail" d={arrow(spots, source, destination, radius, 1).path} />
+        <path key={`t${source} ${destination}`} class="trail" d={arrow(spots, source, destination, radius).path} />
       ))}
-      <Arrows replay={replay} step={step} moving={moving} spots={spots} radius={radius} followed={followed} />
+      <Arrows replay={replay} step={step} clock={clock} spots={spots} radius={radius} followed={followed} />
       {boxes.length <= 16 &&
         boxes
           .filter((box) => box.width > 56)
@@ -92,15 +100,13 @@ function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width
 interface Sent {
   replay: Replay;
   step: number;
-  moving: boolean;
+  clock: ReadonlySignal<number> | null;
   spots: Point[];
   radius: number;
   followed: Set<number> | null;
 }
 
-/** A component of its own, since it moves with every frame. */
-function Arrows({ replay, step, moving, spots, radius, followed }: Sent): JSX.Element {
-  const under = moving ? fraction.value : 0;
+function Arrows({ replay, step, clock, spots, radius, followed }: Sent): JSX.Element {
   const arrows = new Map<string, Move>();
   for (const move of replay.moves(step - 1)) {
     const key = `${move.source} ${move.destination}`;
@@ -108,24 +114,43 @@ function Arrows({ replay, step, moving, spots, radius, followed }: Sent): JSX.El
     if (move.source === move.destination || (arrows.has(key) && !followed?.has(move.chunk))) continue;
     arrows.set(key, move);
   }
+  const drawn = [...arrows].map(([key, move]) => ({
+    key,
+    move,
+    look: `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`,
+    ...arrow(spots, move.source, move.destination, radius),
+  }));
   return (
     <g>
-      {[...arrows].map(([key, move]) => {
-        const { path, head, at } = arrow(spots, move.source, move.destination, radius, under || 1);
-        const look = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
-        return (
-          <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
-            <title>{sentence(move)}</title>
-            <path class={`arc ${look}`} d={path} />
-            {under > 0 ? (
-              <circle class={`traveller ${look}`} cx={at.x} cy={at.y} r={4} />
-            ) : (
-              <path class={`head ${look}`} d={head} />
-            )}
-          </g>
-        );
-      })}
+      {drawn.map(({ key, move, look, path, head }) => (
+        <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
+          <title>{sentence(move)}</title>
+          <path class={`arc ${look}`} d={path} />
+          {!clock && <path class={`head ${look}`} d={head} />}
+        </g>
+      ))}
+      {clock && <Travellers arrows={drawn} clock={clock} />}
     </g>
+  );
+}
+
+/** A component of its own, since it moves with every frame: one path for each look. */
+function Travellers(props: {
+  arrows: { look: string; at: (part: number) => Point }[];
+  clock: ReadonlySignal<number>;
+}): JSX.Element {
+  const { way } = flightAt(props.clock.value);
+  const looks = new Map<string, string>();
+  for (const { look, at } of props.arrows) {
+    const { x, y } = at(way);
+    looks.set(look, `${looks.get(look) ?? ""}M${point({ x: x - 4, y })}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z`);
+  }
+  return (
+    <>
+      {[...looks].map(([look, path]) => (
+        <path key={look} class={`traveller ${look}`} d={path} />
+      ))}
+    </>
   );
 }
 
@@ -144,8 +169,7 @@ function arrow(
   source: number,
   destination: number,
   radius: number,
-  part: number,
-): { path: string; head: string; at: Point } {
+): { path: string; head: string; at: (part: number) => Point } {
   const [from, to] = [spots[source], spots[destination]];
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const far = Math.hypot(dx, dy) || 1;
@@ -154,7 +178,7 @@ function arrow(
   const start = { x: from.x + ux * radius, y: from.y + uy * radius };
   const end = { x: to.x - ux * (radius + 2), y: to.y - uy * (radius + 2) };
   const middle = { x: (start.x + end.x) / 2 - uy * bow, y: (start.y + end.y) / 2 + ux * bow };
-  const between = (a: number, b: number, c: number): number =>
+  const between = (part: number, a: number, b: number, c: number): number =>
     (1 - part) ** 2 * a + 2 * part * (1 - part) * b + part * part * c;
   const [hx, hy] = [end.x - middle.x, end.y - middle.y];
   const long = Math.hypot(hx, hy) || 1;
@@ -162,6 +186,6 @@ function arrow(
   return {
     path: `M${point(start)}Q${point(middle)} ${point(end)}`,
     head: `M${point(end)}L${point({ x: end.x - vx - vy * 0.55, y: end.y - vy + vx * 0.55 })}L${point({ x: end.x - vx + vy * 0.55, y: end.y - vy - vx * 0.55 })}z`,
-    at: { x: between(start.x, middle.x, end.x), y: between(start.y, middle.y, end.y) },
+    at: (part) => ({ x: between(part, start.x, middle.x, end.x), y: between(part, start.y, middle.y, end.y) }),
   };
 }

@@ -2,9 +2,10 @@
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { ReadonlySignal, Signal } from "@preact/signals";
 import { scaleLinear } from "d3-scale";
 import type { Entry } from "../document";
-import { every, tenth } from "../numbers";
+import { clamp, every, tenth } from "../numbers";
 import { anchorOf, lights, openStep, Picture, Quiet, type Drawn } from "../picture";
 import { fraction, playing } from "../player";
 import { remembered } from "../remembered";
@@ -17,6 +18,7 @@ import { followedTree } from "./follow";
 import { useGestures } from "./gestures";
 import { bandOf, frameOf, heightFor, inWindow, layersOf, nearest, saying, type Frame } from "./lanes";
 import { between, type Happening, type Transfer } from "./transfers";
+import { waitInWords, waitsOfEntry } from "./waits";
 import {
   centred,
   isWhole,
@@ -50,25 +52,40 @@ function useLit(entry: Entry, replay: Replay): (one: Transfer) => boolean {
   }, [tree, here, replay]);
 }
 
+/** One of two pictures on one axis: the part that both show, their clock, and how much earlier it ends. */
+interface Band {
+  shown: Signal<Window | null | undefined>;
+  now: ReadonlySignal<number>;
+  span: number;
+  ends: string | null;
+}
+
 export function SpaceTime(props: {
   entry: Entry;
   what: Happening;
   step: number;
   moving: boolean;
   label: string;
+  band?: Band;
 }): JSX.Element {
-  const { entry, what, step } = props;
+  const { entry, what, step, band } = props;
   const replay = replayOf(entry);
-  const [chosen, setChosen] = useState<Window | null>(null);
-  const [picked, setPicked] = useState<Transfer | null>(null);
+  const [own, setOwn] = useState<Window | null>(null);
+  const chosen = band ? (band.shown.value ?? null) : own;
+  const setChosen = band ? (shown: Window | null): void => void (band.shown.value = shown) : setOwn;
+  const [pointed, setPicked] = useState<Transfer | null>(null);
+  /** The message that was clicked: it stays while nothing else is pointed at. */
+  const [held, setHeld] = useState<Transfer | null>(null);
+  const picked = pointed ?? held;
+  const waits = waitsOfEntry(entry, what);
   const frame = useRef<Frame | null>(null);
   const visible = useRef<Transfer[]>([]);
-  const high = heightFor(replay.ranks, innerHeight);
-  const limits = limitsOf(what.duration, replay.ranks, replay.steps, high);
+  const high = band ? Math.max(120, heightFor(replay.ranks, innerHeight) * 0.6) : heightFor(replay.ranks, innerHeight);
+  const limits = limitsOf(band ? band.span : what.duration, replay.ranks, replay.steps, high);
   const lit = useLit(entry, replay);
   const now = what.doneAt[step] ?? 0;
   useEffect(() => {
-    if (frame.current) setChosen(reaching(frame.current.shown, now, limits));
+    if (frame.current && !band) setChosen(reaching(frame.current.shown, now, limits));
   }, [step]);
   const point = (one: Transfer | null): void => {
     setPicked(one);
@@ -83,7 +100,10 @@ export function SpaceTime(props: {
     show: setChosen,
     point: (x, y, reach) => point(nearest(visible.current, frame.current!, x, y, reach)),
     leave: () => point(null),
-    open: () => picked && openStep(picked.step + 1),
+    open: () => {
+      setHeld(pointed);
+      if (pointed && !band) openStep(pointed.step + 1);
+    },
     zoom,
     pan,
     next: (by) => {
@@ -106,13 +126,27 @@ export function SpaceTime(props: {
         <g data-messages={seen.length} />
         <Rulers entry={entry} what={what} frame={here} width={width} />
         {picked && <Picked one={picked} frame={here} />}
-        <Now what={what} frame={here} step={step} moving={props.moving} />
+        {band && band.ends && <Earlier from={what.duration} to={band.span} says={band.ends} frame={here} />}
+        {band ? (
+          <Playhead frame={here} at={band.now} />
+        ) : (
+          <Now what={what} frame={here} step={step} moving={props.moving} />
+        )}
         {!isWhole(shown, limits) && <Overview entry={entry} frame={here} limits={limits} show={setChosen} />}
       </>
     );
     return { width, height: here.bottom + (isWhole(shown, limits) ? 30 : 50), content, layers: drawn };
   };
   const all = chosen !== null && isWhole(chosen, limits);
+  const wait = picked && waits ? waits[what.transfers.indexOf(picked)] : undefined;
+  const follow = (message: number | null | undefined): void => {
+    if (message === null || message === undefined) return;
+    const one = what.transfers[message];
+    setPicked(null);
+    setHeld(one);
+    hovered.value = null;
+    setChosen(reaching(frame.current!.shown, (one.start + one.end) / 2, limits));
+  };
   return (
     <>
       <div class="zoom" role="group" aria-label="Zoom">
@@ -145,9 +179,23 @@ export function SpaceTime(props: {
         }}
       />
       <p class="told" aria-live={playing.value ? "off" : "polite"}>
-        {picked
-          ? saying(picked, what)
-          : "Point at a line, or tap it. Drag to move; pinch, + and −, or Ctrl with the wheel to zoom."}
+        {picked ? (
+          <>
+            {saying(picked, what)} {wait && waitInWords(wait, what.transfers)}
+            {wait && held && (
+              <span class="chain">
+                <Quiet disabled={!wait.before} onClick={() => follow(wait.before?.of)}>
+                  ← what it waited for
+                </Quiet>
+                <Quiet disabled={wait.after === null} onClick={() => follow(wait.after)}>
+                  what waited for it →
+                </Quiet>
+              </span>
+            )}
+          </>
+        ) : (
+          "Point at a line, or tap it. Drag to move; pinch, + and −, or Ctrl with the wheel to zoom."
+        )}
       </p>
     </>
   );
@@ -256,6 +304,40 @@ function Now(props: { what: Happening; frame: Frame; step: number; moving: boole
     <g class="playhead">
       <line x1={x} x2={x} y1={frame.top - 6} y2={frame.bottom} />
       <path d={`M${x - 5} ${frame.top - 12}h10l-5 7z`} />
+    </g>
+  );
+}
+
+/** The same on a clock that two pictures share. */
+function Playhead(props: { frame: Frame; at: ReadonlySignal<number> }): JSX.Element | null {
+  const { frame } = props;
+  const x = tenth(frame.x(props.at.value));
+  if (x < frame.left - 1 || x > frame.right + 1) return null;
+  return (
+    <g class="playhead">
+      <line x1={x} x2={x} y1={frame.top - 6} y2={frame.bottom} />
+      <path d={`M${x - 5} ${frame.top - 12}h10l-5 7z`} />
+    </g>
+  );
+}
+
+/** How much earlier this one ends than the other. */
+function Earlier(props: { from: number; to: number; says: string; frame: Frame }): JSX.Element {
+  const { frame, says } = props;
+  const [from, to] = [props.from, props.to].map((time) => tenth(clamp(frame.x(time), frame.left, frame.right)));
+  const y = frame.top + 8;
+  const left = to - from < 8 * says.length;
+  return (
+    <g class="earlier">
+      <path d={`M${from} ${y - 5}v10M${from} ${y}H${to}M${to} ${y - 5}v10`} />
+      <text
+        class="label"
+        x={left ? from - 8 : (from + to) / 2}
+        y={left ? y + 4 : y + 18}
+        text-anchor={left ? "end" : "middle"}
+      >
+        {says}
+      </text>
     </g>
   );
 }

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import type { Clock, Entry } from "../document";
 import { Key, Quiet, Twin } from "../picture";
 import { remembered } from "../remembered";
-import { inStudio, measure, replayOf } from "../source";
+import { inBrowser, inStudio, measure, replayOf } from "../source";
 import { CLOCKS, go, state } from "../state";
 import { messageOf, percent, plural, seconds } from "../words";
 import { Follow } from "./follow";
@@ -79,7 +79,7 @@ const WHY_NOT: Record<Clock, (entry: Entry) => string> = {
       ? "Not simulated: no topology was given, or there are too many messages."
       : "Not simulated, because the schedule is wrong.",
   measured: () =>
-    inStudio()
+    inStudio() && !inBrowser()
       ? "Not measured yet: “measure now” runs it here."
       : "Not measured: allfold show … --measure --html FILE includes a recording.",
 };
@@ -114,7 +114,7 @@ function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
           {clock}
         </button>
       ))}
-      {inStudio() && (
+      {inStudio() && !inBrowser() && (
         <Quiet disabled={busy} onClick={() => void take()}>
           {busy ? "running …" : "measure now"}
         </Quiet>

@@ -11,6 +11,9 @@ export interface Transfer {
   /** The first chunk that it carries; −1 if that is unknown, as in a recording. */
   chunk: number;
   moves: number;
+  /** Its chunks at the source and at the destination, in simulations. */
+  reads: number[];
+  writes: number[];
   reduces: boolean;
   start: number;
   sent: number;
@@ -116,9 +119,27 @@ function stepped(replay: Replay, from = 0, to = replay.steps): Transfer[] {
   return transfers;
 }
 
-function begin(move: Move): Pick<Transfer, "source" | "destination" | "step" | "chunk" | "moves" | "reduces"> {
+type Begin = Pick<Transfer, "source" | "destination" | "step" | "chunk" | "moves" | "reads" | "writes" | "reduces">;
+
+function begin(move: Move): Begin {
   const { source, destination, step, chunk, reduces } = move;
-  return { source, destination, step, chunk, moves: 1, reduces };
+  return { source, destination, step, chunk, moves: 1, reads: NONE, writes: NONE, reduces };
+}
+
+const NONE: number[] = [];
+
+/** The moves that a message carries: from its first one on, those between the same ranks. */
+function carried(replay: Replay, first: Move, many: number): Pick<Transfer, "reads" | "writes"> {
+  const reads: number[] = [];
+  const writes: number[] = [];
+  const rows = replay.schedule.steps[first.step];
+  for (let i = replay.placeIn(first); i < rows.length && reads.length < many; i++) {
+    const [, chunk, source, destination, into] = rows[i];
+    if (source !== first.source || destination !== first.destination) continue;
+    reads.push(chunk);
+    writes.push(into);
+  }
+  return { reads, writes };
 }
 
 function modelled(entry: Entry, replay: Replay): Transfer[] {
@@ -126,6 +147,7 @@ function modelled(entry: Entry, replay: Replay): Transfer[] {
   const critical = new Set(line.critical);
   return line.move.map((number, i) => ({
     ...begin(replay.move(number)),
+    ...carried(replay, replay.move(number), line.moves[i]),
     moves: line.moves[i],
     start: line.start[i],
     sent: line.sent[i],
@@ -162,7 +184,18 @@ function measured(entry: Entry, replay: Replay): Happening {
     one.peers.map((peer) => {
       const { rank, step, reduces, start, end } = one;
       const times = { start, sent: start, first: end, arrived: end, landed: end, end };
-      return { source: peer, destination: rank, step, chunk: -1, moves: 1, reduces, ...times, critical: false };
+      return {
+        source: peer,
+        destination: rank,
+        step,
+        chunk: -1,
+        moves: 1,
+        reads: NONE,
+        writes: NONE,
+        reduces,
+        ...times,
+        critical: false,
+      };
     }),
   );
   return { clock: "measured", duration, transfers: pulls, work, idle: gaps(work, replay.ranks, duration), doneAt };

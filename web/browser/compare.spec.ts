@@ -1,0 +1,90 @@
+/** Two schedules beside each other, and numbers that travel. */
+
+import { readFileSync } from "node:fs";
+import { expect, exported, test } from "./allfold";
+
+let address: string;
+
+test.beforeAll(() => {
+  address = exported("ring", "tree", "--ranks", "4", "--compare");
+});
+
+test("every view shows both, on one clock, and says why one is faster", async ({ page }) => {
+  await page.goto(address);
+  await expect(page.locator(".versus .reason")).toHaveText(
+    /^ring is [\d.]+ times as fast as tree, .* because it spends .* less on moving bytes/,
+  );
+  await expect(page.locator(".side")).toHaveCount(2);
+  await expect(page.locator(".side h3").first()).toContainText("step 0 of 6");
+  await page.keyboard.press("End");
+  await expect(page.locator(".side h3").first()).toContainText("step 6 of 6");
+  await expect(page.locator('.side [data-right="false"]')).toHaveCount(0);
+  const time = page.locator(".versus-facts tr", { hasText: /^time/ });
+  await expect(time.locator("td").first().locator("b")).toHaveCount(1);
+  await page.keyboard.press("2");
+  await expect(page.locator(".band")).toHaveCount(2);
+  await expect(page.locator(".earlier text")).toHaveText(/^ring ends .* earlier$/);
+  // One axis: both have the same ticks.
+  const [one, other] = await Promise.all(
+    [0, 1].map((i) => page.locator(".band").nth(i).locator(".ruler text").allTextContents()),
+  );
+  expect(one).toEqual(other);
+  await page.keyboard.press("3");
+  await expect(page.locator("svg[data-name=difference]")).toBeVisible();
+  await page.keyboard.press("6");
+  await expect(page.locator(".diff .row.gone").first()).toBeVisible();
+  await page.getByRole("button", { name: "stop comparing" }).click();
+  await expect(page.locator(".versus")).toHaveCount(0);
+  expect(page.url()).toContain("view=code");
+});
+
+test("a message says what it waited for, and leads there", async ({ page }) => {
+  await page.goto(`${address}#view=time&collective=all_reduce&algorithm=ring&ranks=4&clock=modelled&step=2`);
+  await page.locator(".spacetime").focus();
+  for (let i = 0; i < 3; i++) await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Enter");
+  await expect(page.locator(".told")).toContainText(/It waited for .*(no slack|could end)/);
+  const before = await page.locator(".told").innerText();
+  await page.getByRole("button", { name: "← what it waited for" }).click();
+  await expect(page.locator(".told")).not.toHaveText(before);
+});
+
+test("an arrow key plays its step: numbers travel and merge", async ({ page }) => {
+  await page.goto(`${address}#view=holds&collective=all_reduce&algorithm=ring&ranks=4`);
+  await page.keyboard.press("ArrowRight");
+  await expect(page.locator(".travel .tile").first()).toBeAttached();
+  await expect(page.locator(".where")).toHaveText("step 1 of 6");
+  await expect(page.locator(".travel")).toHaveCount(0);
+  await expect(page.locator(".where")).toHaveText("step 1 of 6");
+});
+
+test("data and clips are files for other programs", async ({ page }) => {
+  await page.goto(`${address}#view=holds&collective=all_reduce&algorithm=ring&ranks=4`);
+  const [data] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByLabel("Save data").selectOption("schedule (JSON)"),
+  ]);
+  const schedule = JSON.parse(readFileSync(await data.path(), "utf8")) as { algorithm: string };
+  expect(schedule.algorithm).toBe("ring");
+  const [clip] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("button", { name: "clip", exact: true }).click(),
+  ]);
+  // The first bytes of a WebM file.
+  expect(
+    readFileSync(await clip.path())
+      .subarray(0, 4)
+      .toString("hex"),
+  ).toBe("1a45dfa3");
+});
+
+test("a search selects a cell, and says what there is not", async ({ page }) => {
+  await page.goto(`${address}#view=holds&collective=all_reduce&algorithm=ring&ranks=4`);
+  const search = page.getByLabel(/^Search/);
+  await search.fill("rank 2 chunk 3");
+  await search.press("Enter");
+  await expect(page.locator(".pinned")).toContainText("rank 2 chunk 3");
+  await search.fill("rank 9");
+  await search.press("Enter");
+  await expect(page.locator(".notice")).toContainText("There are ranks 0 to 3, no rank 9.");
+});
