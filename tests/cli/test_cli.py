@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import each
 
 import allfold as af
 from allfold import registry
 from allfold.cli import choose, demo, main, verify
 from allfold.cli.verify import _Outcome, summarize
 from allfold.collectives import COLLECTIVES, find_collective
-from allfold.files import write_whole
+from allfold.files import require_writable, write_whole
 from allfold.registry import REGISTRY
 from allfold.view.text import draw, moves_as_text
 
@@ -83,7 +84,7 @@ def forget_what_files_registered() -> Iterator[None]:
     """A command ends with its process; here, what its file registers must not show up in later tests."""
     with REGISTRY.scope():
         yield
-    choose._load.cache_clear()
+    choose._load_module.cache_clear()
 
 
 @pytest.fixture
@@ -200,16 +201,29 @@ def test_version(call: Call) -> None:
         (["compare", "--algorithms", "ring,rign"], "did you mean 'ring'?"),
         (["compare", "ring", "rign"], "did you mean 'ring'?"),
         (["show", "ring", "--rnaks", "4"], "unknown option --rnaks; did you mean --ranks?"),
+        (["export", "ring", "--format", "json"], "unknown option --format (see"),  # nothing is like it
+        (["plan", "-o", "x"], "unknown option -o (see"),
+        (
+            ["show", "ring", "--html", "/nowhere/x.html"],
+            "--html: /nowhere/x.html cannot be written: there is no folder",
+        ),
+        (["show", "ring", "--svg", "/"], "--svg: / cannot be written: Is a directory"),
+        (["find", "--save", "/nowhere/x.json"], "--save: /nowhere/x.json cannot be written: there is no folder"),
         (["export", "ring", "--too", "json"], "unknown option --too; did you mean --to?"),
         (["learn", "check", "--wacth"], "did you mean --watch?"),
         (["run", "-n", "2", "--prefx", "x.py"], "unknown option --prefx; did you mean --prefix?"),
         (["run", "x.py", "-n", "2"], "-n goes before the script: allfold run -n 2 x.py"),
         (["run"], "expected -n RANKS"),
+        (["run", "-n", "2", "--threads", "--", "true"], "--threads does not work with -- and a command"),
+        (["run", "-n", "2", "--threads", "--hosts", "2", __file__], "--threads does not work with --hosts"),
+        (["run", "-n", "2", "--threads", "--prefix", __file__], "--threads does not work with --prefix"),
+        (["run", "-n", "2", "--threads", "--pdb", "0", __file__], "--threads does not work with --pdb"),
+        (["run", "-n", "2", "--threads", "--engine", "thread", __file__], "there is no engine 'thread'"),
         (["show", "hierarchical", "--with", "groups=[[0,1],[2"], "the value is not JSON"),
         (["export", "ring", "--to", "json", "-o", "/nowhere/at/all/ring.json"], "No such file or directory"),
-        (["bench", "-n", "100000"], "100000 ranks on one machine are too many"),
+        (["bench", "-n", "100000"], "100000 ranks are too many for one machine"),
         (["bench", "all_redcue"], "did you mean 'all_reduce'?"),
-        (["bench", "reduce", "--collective", "gather"], "say one of them"),
+        (["bench", "reduce", "--collective", "gather"], "name only one of them"),
     ],
 )
 def test_wrong_usage_is_one_sentence(words: list[str], says: str, call: Call) -> None:
@@ -363,8 +377,8 @@ def test_show_takes_parameters(call: Call) -> None:
     assert af.Schedule.from_json(out) == wanted
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
-@pytest.mark.parametrize("ranks", [1, 2, 7, pytest.param(12, marks=pytest.mark.exhaustive)])
+@each(("collective", "name"), EVERY)
+@pytest.mark.parametrize("ranks", [1, 2, 5, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (7, 12))])
 def test_every_algorithm_can_be_drawn(collective: str, name: str, ranks: int) -> None:
     plan = af.schedule(collective, name, ranks)
     for width in (40, 100):
@@ -402,6 +416,18 @@ def test_colour_only_where_somebody_looks(call: Call, monkeypatch: pytest.Monkey
 def test_verify_one_case_prints_the_proof(call: Call) -> None:
     status, out, _ = call("verify", "ring", "--ranks", "4")
     assert status == 0 and out == f"{af.verify(af.schedule('all_reduce', 'ring', 4))}\n"
+
+
+def test_hosts_are_the_groups_of_programs_in_two_levels(call: Call) -> None:
+    for words in (("hierarchical",), ("two_level",), ("hierarchical", "--collective", "barrier")):
+        status, out, err = call("verify", *words, "--hosts", "2,3")
+        assert status == 0 and out.endswith("every message received in the two-level programs of 2 + 3 ranks\n"), err
+    status, out, _ = call("show", "hierarchical", "--hosts", "2", "--ranks", "4", "--messages")
+    assert status == 0 and "rank 3\n  0: reduce of [2, 3] root 2: out[0]\n  1: broadcast of [2, 3] root 2" in out
+    status, _, err = call("verify", "hierarchical", "--hosts", "3,3", "--with", "up=tree")
+    assert status == 1 and "what ranks [0, 1, 2] do with chunk 0 is no collective" in err
+    status, _, err = call("verify", "ring", "--hosts", "2,2")
+    assert status == 2 and "'groups'" in err
 
 
 def test_verify_many_cases_is_a_line_an_algorithm(call: Call) -> None:
@@ -474,10 +500,10 @@ def is_ended_by_a_thread(ranks):
     ("function", "ranks", "says"),
     [
         ("exits", "4", "raised SystemExit at step 1: 0 (ends.py:6)"),
-        ("leaves", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
-        ("loaded", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
-        ("is_killed", "4", "the process was killed by signal 9 (Killed) while it ran the file: nothing was proved"),
-        ("is_ended_by_a_thread", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
+        ("leaves", "4", "the process exited with status 0 while running the file: nothing was proved"),
+        ("loaded", "4", "the process exited with status 0 while running the file: nothing was proved"),
+        ("is_killed", "4", "the process was killed by signal 9 (Killed) while running the file: nothing was proved"),
+        ("is_ended_by_a_thread", "4", "the process exited with status 0 while running the file: nothing was proved"),
         ("is_killed", "230-231", "the process that proved is_killed for 23"),
         ("leaves", "230-231", "the process that proved leaves for 23"),
     ],
@@ -510,7 +536,7 @@ def test_a_folder_that_is_gone_gets_a_sentence(call: Call, monkeypatch: pytest.M
         (":missing", "its generator functions: share, my_ring, short_ring, raising"),
         (":NUMBER", "is not a function"),
         ("", "must be followed by :function"),
-        (":short_ring", "does not say its collective"),
+        (":short_ring", "does not name its collective"),
     ],
 )
 def test_what_a_file_does_not_have(name: str, says: str, call: Call, mine: str) -> None:
@@ -621,6 +647,32 @@ def test_tables_fit_a_narrow_terminal(
     ]
     assert len(table) >= 3 and max(map(len, table)) <= 80
     assert "…" not in out and re.search(row, "\n".join(table))
+
+
+@each(
+    ("path", "reason"),
+    [
+        (".", "Is a directory"),
+        ("a/b", "there is no folder"),
+        ("file/b", "no file can be made in"),
+        ("a" * 5000, "File name too long"),
+        ("a\0b", "null byte"),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused_before_the_work(tmp_path: Path, path: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(af.UsageError, match=f"cannot be written: .*{reason}"):
+        require_writable(tmp_path / path)
+    with pytest.raises(af.UsageError, match="cannot be written: "):
+        write_whole(tmp_path / path, "new")
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_that_can_be_written_are_not_made_before_the_work(tmp_path: Path) -> None:
+    for path in (tmp_path / "new", Path(__file__), Path("/dev/null"), Path("/dev/stdout")):
+        require_writable(path)
+    require_writable(tmp_path / "a" / "b", folders=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_written_is_whole(tmp_path: Path) -> None:

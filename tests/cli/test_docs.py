@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-import pytest
+from each import each
 
 ROOT = Path(__file__).parents[2]
 NOT_OURS = {"build", "dist", "node_modules", "static"}  # and those whose name begins with a dot
@@ -44,7 +44,7 @@ def test_there_are_pages() -> None:
     assert {"README.md", "CHANGELOG.md", "docs/index.md", "examples/README.md"} <= set(PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_relative_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"(?:\]\(|\bsrc(?:set)?=\")([^)\"\s]+)[)\"]", _prose(page)):
         if re.match(r"[a-z]+:", target):
@@ -55,14 +55,14 @@ def test_relative_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in _anchors(there), f"{page} links to {target}, which has no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_the_files_that_are_named_exist(page: str) -> None:
     places = [*(ROOT / start for start in FROM), (ROOT / page).parent]
     for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|cpp|hpp|md|sh|tsx?|css|svg))(?::\w+)?`", _prose(page)):
         assert any((place / path).exists() for place in places), f"{page} names {path}, which does not exist"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_the_modules_that_are_named_exist(page: str) -> None:
     for name in re.findall(r"`(allfold(?:\.\w+)+)", _prose(page)):
         place, names = ROOT / "src/allfold", name.split(".")[1:]
@@ -87,7 +87,7 @@ def test_the_files_that_comments_name_exist() -> None:
     assert not stale
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_no_list_runs_together(page: str) -> None:
     found = re.findall(r"^.*[.!?)`] - [A-Z].*$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert not found, f"{page}: items of a list on one line: {found}"

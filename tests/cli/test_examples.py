@@ -286,14 +286,35 @@ def one_after_the_other(names: list[str], *launcher: str) -> dict[str, str]:
         }
 
 
+TOGETHER = [name for name in NAMES if name not in APART]
+# In every run one that does nothing else in 4 ranks, two that print from every rank, and one with groups.
+RUN = ("async_overlap", "collective_cheatsheet", "distributed_mean", "hierarchical")
+
+
 @cache
-def with_allfold_run() -> dict[str, str]:
-    return one_after_the_other([name for name in NAMES if name not in APART], "-m", "allfold", "run", "-n", "2")
+def with_allfold_run(every: bool) -> dict[str, str]:
+    names = [name for name in TOGETHER if (name in RUN) != every]
+    return one_after_the_other(names, "-m", "allfold", "run", "-n", "2")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in APART])
+@pytest.mark.parametrize(
+    "name", [name if name in RUN else pytest.param(name, marks=pytest.mark.exhaustive) for name in TOGETHER]
+)
 def test_with_allfold_run(name: str) -> None:
-    CHECKS[name](with_allfold_run()[name], 2)
+    CHECKS[name](with_allfold_run(every=name not in RUN)[name], 2)
+
+
+# Not the training with torch, whose build here is for Linux, and not the one that kills a rank.
+IN_THREADS = ("hierarchical", "ring_from_send_recv")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in IN_THREADS else pytest.param(name, marks=pytest.mark.exhaustive) for name in TOGETHER]
+)
+def test_as_threads_on_a_system_without_the_engine(name: str) -> None:
+    without = str(EXAMPLES.parent / "tests" / "pure" / "without_engine.py")
+    run = (without, "-m", "allfold", "run", "-n", "2", "--threads")
+    CHECKS[name](printed(start(*run, str(EXAMPLES / f"{name}.py"))), 2)
 
 
 def test_an_example_that_goes_on_without_a_rank() -> None:

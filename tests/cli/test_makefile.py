@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -11,11 +12,57 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_help_lists_every_target_with_a_line() -> None:
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert phony
     shown = subprocess.run(["make", "-C", ROOT, "help"], capture_output=True, text=True, check=True).stdout
     listed = {line.split()[1] for line in shown.splitlines() if line.startswith("make ") and len(line.split()) > 3}
-    assert set(phony[1].split()) - listed == {"chromium"}  # others use it
+    assert phony() - listed == {"chromium"}  # others use it
+
+
+# They make, install or measure something, are part of another target, or need a GPU.
+NOT_CHECKS = {
+    "bench-peers",
+    "build-times",
+    "chromium",
+    "clean",
+    "demo",
+    "format",
+    "gallery",
+    "help",
+    "reference",
+    "setup",
+    "site",
+    "web",
+}
+PARTS = {"check-all", "lint", "test-notebook", "faults-gpu"}
+
+
+def test_check_all_runs_every_target_that_checks_something() -> None:
+    sys.path.insert(0, str(ROOT / "packaging"))
+    try:
+        check_all = importlib.import_module("check_all")
+    finally:
+        sys.path.pop(0)
+    listed = {target.split()[0] for target in check_all.TARGETS}
+    assert listed == phony() - NOT_CHECKS - PARTS
+
+
+def test_check_all_ends_with_a_table_and_fails_if_one_target_did() -> None:
+    command = [sys.executable, "packaging/check_all.py", "help", "no-such-target", "help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    *_, first, second, third, total = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert [line.split()[:2] for line in (first, second, third)] == [
+        ["help", "passed"],
+        ["no-such-target", "FAILED"],
+        ["help", "passed"],
+    ]
+    assert total.startswith("2 passed, 1 failed, ")
+    assert "No rule to make target" in done.stderr
+
+
+def phony() -> set[str]:
+    found = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found
+    return set(found[1].split())
 
 
 def stage(command: str) -> subprocess.CompletedProcess[str]:

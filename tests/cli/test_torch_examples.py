@@ -10,8 +10,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from launched import launched
 from test_examples import EXAMPLES, printed, start
-from warm_templates import launched
 
 pytest.importorskip("torch")
 FOLDER = EXAMPLES / "torch"
@@ -65,13 +65,13 @@ def test_all_of_them_started_in_every_way(how: str) -> None:
 
 def test_the_usual_mistakes_are_reported() -> None:
     out = _printed("mistakes.py")
-    assert re.sub(r" \(call.*|; if that.*", "", out).splitlines() == [
+    assert re.sub(r" \(call.*|; if this.*", "", out).splitlines() == [
         "allfold, 2 ranks",
         "different lengths: all_reduce: rank 0 called it with float32[3] sum, rank 1 with float32[4] sum",
         "different types: all_reduce: rank 0 called it with float32[3] sum, rank 1 with float64[3] sum",
         "another order: mismatched calls: rank 0 called all_reduce(float32[3] sum), rank 1 called barrier()",
-        "a call on one rank only: all_reduce: rank 1 did not come within 1 s",
-        "everybody receives first: irecv: nothing came from rank 1 with tag 0 within 1 s (the world)",
+        "a call on one rank only: all_reduce: rank 1 did not arrive within 1 s",
+        "everybody receives first: irecv: nothing arrived from rank 1 with tag 0 within 1 s (the world)",
         "a root of their own: broadcast: rank 0 called it with float32[3] root 0, rank 1 with float32[3] root 1",
     ]
 

@@ -144,7 +144,7 @@ def uses_everything_in_the_child(comm: Communicator) -> list[str]:
 def test_a_forked_child_that_uses_the_communicator_hears_why_not() -> None:
     for status, *lines in af.spawn(uses_everything_in_the_child, 2):
         assert status == "0" and len(lines) == 12
-        assert all("was forked off rank process" in line for line in lines), lines
+        assert all("was forked from rank process" in line for line in lines), lines
 
 
 def forks_during_a_call(comm: Communicator) -> list[int]:
@@ -238,7 +238,7 @@ def leaves_an_operation_in_a_child(comm: Communicator, background: bool) -> tupl
         if handle is not None:
             handle.wait()
     except af.UsageError as error:
-        os._exit(3 if "was forked off" in str(error) else 4)
+        os._exit(3 if "was forked from" in str(error) else 4)
     return os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]), float(array[0])
 
 

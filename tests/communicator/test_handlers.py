@@ -135,3 +135,26 @@ def test_what_a_handler_raises_ends_the_wait_for_a_message(kind: type[BaseExcept
     assert type(caught.value) is kind and caught.value.args == ("by the handler",)
     comm.send(np.ones(2), 0)
     assert comm.recv(np.zeros(2), 0).elements == 2  # the interrupted receive has not taken it
+
+
+def test_what_a_handler_raises_inside_a_torch_tensor(kind: type[BaseException], comm: Communicator) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Striking(torch.Tensor):  # type: ignore[name-defined, misc]
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if "dlpack" in getattr(func, "__name__", ""):
+                strike()
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    tensor = torch.ones(3).as_subclass(Striking)
+    with pytest.raises(kind) as caught:
+        comm.all_reduce(tensor)
+    assert type(caught.value) is kind and caught.value.args == ("by the handler",)
+
+
+def test_conjugated_and_negated_tensors_are_taken_as_they_show() -> None:
+    torch = pytest.importorskip("torch")
+    with connect(0, 1, secrets.token_hex(16), PATIENCE) as comm:
+        for lazy in (torch.tensor([1 + 2j]).conj(), torch._neg_view(torch.ones(3))):
+            assert torch.equal(comm.all_gather(lazy), lazy)

@@ -65,8 +65,9 @@ def test_every_pair_and_every_size() -> None:
     everyone(all_pairs, 4)
 
 
-def test_the_same_with_ranks_as_threads() -> None:
-    run_threads(all_pairs, 3, timeout=PATIENCE)
+@pytest.mark.parametrize("engine", ["shared_memory", "reference"])
+def test_the_same_with_ranks_as_threads(engine: str) -> None:
+    run_threads(all_pairs, 3, timeout=PATIENCE, engine=engine)
 
 
 def all_dtypes(comm: Communicator) -> None:
@@ -377,12 +378,12 @@ def timeouts(comm: Communicator) -> None:
     incoming, nothing = np.zeros(LONG, np.float32), np.zeros(0)
     if comm.rank == 0:
         said = fails(CollectiveTimeout, comm.recv, incoming, 1, 7, timeout=0.05)
-        assert said == "recv: nothing came from rank 1 with tag 7 within 0.05 s (the world)"
+        assert said == "recv: nothing arrived from rank 1 with tag 7 within 0.05 s (the world)"
         comm.send(incoming[:5], 0, 8)
         said = fails(CollectiveTimeout, comm.recv, incoming, None, 7, timeout=0.0)
-        assert "from any rank with tag 7 within 0 s; what did come: float32[5] from rank 0 with tag 8" in said
+        assert "from any rank with tag 7 within 0 s; these did arrive: float32[5] from rank 0 with tag 8" in said
         pending = comm.irecv(incoming, 1, 7, timeout=0.05)
-        assert "irecv: nothing came from rank 1 with tag 7 within 0.05 s" in fails(CollectiveTimeout, pending.wait)
+        assert "irecv: nothing arrived from rank 1 with tag 7 within 0.05 s" in fails(CollectiveTimeout, pending.wait)
         assert "within 0.01 s" in fails(CollectiveTimeout, pending.wait, 0.01)
         # A message that found no room is not sent; one that found some is completed later, from a copy and in order.
         array = pattern(LONG, 1)
@@ -417,7 +418,9 @@ def stopped_in_the_middle(comm: Communicator) -> None:
         pass
     said = fails(CollectiveTimeout, comm.recv, incoming, 1, 5, timeout=0.05)
     os.kill(int(process[0]), signal.SIGCONT)
-    assert said.startswith("recv: only ") and f" of {4 * LONG} bytes came from rank 1 with tag 5 within 0.05 s" in said
+    assert (
+        said.startswith("recv: only ") and f" of {4 * LONG} bytes arrived from rank 1 with tag 5 within 0.05 s" in said
+    )
     incoming[:] = 0
     assert comm.recv(incoming, 1, ANY_TAG) == (1, 5, LONG) and np.array_equal(incoming, pattern(LONG, 5))
 

@@ -39,7 +39,7 @@ def fails(kind: type[Exception], function: Any, *arguments: Any, **named: Any) -
 
 def members(comm: Communicator) -> list[Any]:
     """What the ranks have in shared memory."""
-    return comm._engine.members  # type: ignore[attr-defined,no-any-return]
+    return comm.engine.members  # type: ignore[attr-defined,no-any-return]
 
 
 # Going on -------------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_after_ranks_disagreed_all_of_them_go_on() -> None:
         again = comm.shrink(timeout=PATIENCE)
         array = np.ones(5)
         again.all_reduce(array)
-        assert "was shrunk already" in fails(UsageError, comm.shrink)
+        assert "already shrunk" in fails(UsageError, comm.shrink)
         return again.rank, again.size, float(array[0])
 
     assert run_threads(work, 3) == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
@@ -176,7 +176,7 @@ def test_shrinking_waits_for_those_who_live_and_names_them() -> None:
             meeting.set()
 
     meeting = threading.Event()
-    assert run_threads(work, 2)[0] == "shrink: rank 1 did not come within 0.2 s, and is not gone"
+    assert run_threads(work, 2)[0] == "shrink: rank 1 did not arrive within 0.2 s, and is not gone"
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -195,11 +195,11 @@ def test_shrinking_can_be_tried_again_after_a_timeout(comes: bool) -> None:
             meeting.wait(PATIENCE)
         left, array = comm.shrink(timeout=PATIENCE), np.ones(2)
         left.all_reduce(array)
-        assert "was shrunk already" in fails(UsageError, comm.shrink)
+        assert "already shrunk" in fails(UsageError, comm.shrink)
         return said, left.size, float(array[0])
 
     meeting = threading.Barrier(3)
-    late, left = "shrink: rank 2 did not come within 0.1 s, and is not gone", 3 if comes else 2
+    late, left = "shrink: rank 2 did not arrive within 0.1 s, and is not gone", 3 if comes else 2
     assert run_threads(work, 3) == [(late, left, left), (late, left, left), ("", left * comes, left * comes)]
 
 
@@ -226,6 +226,20 @@ def test_the_label_does_not_grow_with_every_shrink() -> None:
 # Late and stuck -------------------------------------------------------------------------------------------------------
 
 
+def test_a_rank_that_comes_late_to_a_group_does_not_get_one() -> None:
+    has_given_up = threading.Event()
+
+    def work(comm: Communicator) -> str:
+        if comm.rank == 1:
+            assert has_given_up.wait(PATIENCE)
+        said = fails(CollectiveTimeout, comm.group, [0, 1], timeout=0.2)
+        has_given_up.set()
+        return said
+
+    said = run_threads(work, 2)[1]
+    assert said.startswith("all_gather: rank 0 gave up: it had waited too long for rank 1"), said
+
+
 def lost_in_thought(comm: Communicator) -> None:
     comm.barrier()  # until the others have reported
 
@@ -245,7 +259,7 @@ def test_who_is_missing_what_it_did_last_and_where_it_stands() -> None:
     for rank, said in enumerate(allfold.spawn(work, 3, timeout=PATIENCE)):
         if rank == 1:
             continue
-        assert said.startswith("all_reduce: rank 1 did not come within 0.5 s (call 3 of the world); rank 1 (process ")
+        assert said.startswith("all_reduce: rank 1 did not arrive within 0.5 s (call 3 of the world); rank 1 (process ")
         assert "has done call 2, broadcast(float32[10] root 0); it is at " in said
         assert "in barrier, called from test_survivors.py:" in said and "in lost_in_thought" in said
 
@@ -317,14 +331,14 @@ def test_why_a_rank_gave_up_is_said_also_when_its_process_has_ended(tmp_path: An
 
 
 def gives_up_early(comm: Communicator) -> str:
-    if comm.rank == 1:
-        with pytest.raises(CollectiveTimeout):
-            comm.all_reduce(np.ones(100_000), timeout=0.05)
-        time.sleep(3)  # alive, but finished with the communicator
-        return ""
-    time.sleep(1)
+    group = comm.group(range(2))
+    if comm.rank == 0:
+        comm.barrier()
     with pytest.raises(CollectiveTimeout) as caught:
-        comm.all_reduce(np.ones(100_000), timeout=20)
+        group.all_reduce(np.ones(100_000), timeout=0.05 if comm.rank == 1 else 20)
+    if comm.rank == 1:
+        comm.barrier()
+    comm.barrier()  # alive, but finished with the group
     return str(caught.value)
 
 
@@ -348,7 +362,7 @@ def test_who_comes_after_another_gave_up_hears_who_never_came() -> None:
     gave_up, over = threading.Event(), threading.Event()
     said = run_threads(work, 3)[1]
     assert said == (
-        "all_reduce: rank 2 did not come; rank 0 gave up: it had waited too long for rank 1 (call 1 of the world)"
+        "all_reduce: rank 2 did not arrive; rank 0 gave up: it had waited too long for rank 1 (call 1 of the world)"
     )
 
 
@@ -373,7 +387,7 @@ def test_who_comes_after_another_gave_up_hears_who_is_stuck() -> None:
 
     stuck, gave_up, over = threading.Event(), threading.Event(), threading.Event()
     said = run_threads(work, 3)[1]
-    assert said.startswith("all_reduce: rank 0 came but did not do its part; rank 2 gave up: it had waited too long")
+    assert said.startswith("all_reduce: rank 0 arrived but did not do its part; rank 2 gave up: it had waited too long")
 
 
 @pytest.mark.parametrize("last", [0, 2])
@@ -400,7 +414,7 @@ def test_who_comes_after_another_gave_up_hears_who_kept_everybody_waiting(last: 
 
     gave_up, other_came = threading.Event(), threading.Event()
     said = run_threads(work, 3)
-    assert said[1].startswith("all_reduce: ranks 0 and 2 did not come within 0.1 s")
+    assert said[1].startswith("all_reduce: ranks 0 and 2 did not arrive within 0.1 s")
     blamed = r"rank \d gave up: it had waited too long for rank 2 \(call 2 of the world\)"
     for rank in (0, 2):
         assert re.search(blamed, said[rank]), said
@@ -419,7 +433,7 @@ def test_a_rank_that_others_gave_up_waiting_for_came_too_late() -> None:
 
     gave_up, came = threading.Event(), threading.Event()
     said = run_threads(work, 3)
-    assert said[2] == "all_reduce: rank 0 came too late: others had given up waiting for it (call 1 of the world)"
+    assert said[2] == "all_reduce: rank 0 arrived too late: others had given up waiting for it (call 1 of the world)"
 
 
 # From outside ---------------------------------------------------------------------------------------------------------
@@ -437,6 +451,7 @@ comm.all_reduce(np.ones(8), op="max")
 
 
 def test_the_doctor_sees_groups_calls_and_who_waits_for_whom(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
     with live_ranks(PATIENT, 3, ready="ready") as processes:
         deadline = time.monotonic() + PATIENCE
         while True:  # until both others are seen to wait
@@ -461,6 +476,7 @@ def test_the_doctor_sees_groups_calls_and_who_waits_for_whom(capsys: pytest.Capt
         assert any(group["label"] == "the world" for group in json.loads((tmp_path / "flight.json").read_text()))
         processes[2].communicate("\n", timeout=PATIENCE)
         assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0]
+    assert len(os.listdir("/proc/self/fd")) <= descriptors, "the doctor keeps the memory of the runs that it looks at"
 
 
 def test_the_doctor_refuses_what_it_cannot_look_at(capsys: pytest.CaptureFixture[str]) -> None:
@@ -471,7 +487,7 @@ def test_the_doctor_refuses_what_it_cannot_look_at(capsys: pytest.CaptureFixture
     alone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert main(["doctor", str(alone.pid)]) == 2
-        assert "is no rank and has none below it" in capsys.readouterr().err
+        assert "is not a rank and has no ranks below it" in capsys.readouterr().err
     finally:
         alone.kill()
         alone.communicate()
@@ -524,7 +540,9 @@ def test_the_one_that_was_lost_is_named_and_not_those_who_gave_up_for_it() -> No
         return fails(RankLost, comm.barrier)
 
     results = allfold.spawn(work, 4, timeout=PATIENCE, survive=True)
-    assert all("rank 3 (process " in results[rank] and "is gone" in results[rank] for rank in (0, 2))
+    for rank in (0, 2):
+        said = results[rank]
+        assert said is not None and "rank 3 (process " in said and "is gone" in said, results
 
 
 def test_a_rank_that_dies_before_it_is_ready_is_named_at_once() -> None:
@@ -617,7 +635,7 @@ def test_the_one_that_holds_up_all_is_named_and_not_those_who_wait_for_it() -> N
     over, all_know = threading.Event(), threading.Barrier(3)
     for rank, said in enumerate(run_threads(work, 4)):
         if rank != 1:
-            assert "rank 1 came but did not do its part" in said
+            assert "rank 1 arrived but did not do its part" in said
 
 
 # The last call --------------------------------------------------------------------------------------------------------

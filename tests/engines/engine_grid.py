@@ -200,7 +200,7 @@ def fetch_all(comm: Communicator) -> None:
     """Have ordinary arrays of every size fetched out of their processes, where otherwise only large ones are."""
     for code, name in enumerate(COLLECTIVES):
         chosen = [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")]
-        comm._engine.native.choose(code, chosen, [(ALWAYS, True, 0)])
+        comm.engine.native.choose(code, chosen, [(ALWAYS, True, 0)])
 
 
 # What must come out --------------------------------------------------------------------------------------------------

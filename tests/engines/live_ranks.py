@@ -44,5 +44,6 @@ def knock(key: str, patience: float) -> socket.socket:
             return connection
         except ConnectionError:
             connection.close()
-            assert time.monotonic() < deadline, "rank 0 never listened"
+            if time.monotonic() > deadline:
+                raise TimeoutError("rank 0 never listened") from None
             time.sleep(0.001)

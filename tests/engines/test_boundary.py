@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,14 @@ from numpy_device import DeviceArray, NumpyDevice
 
 import allfold as af
 from allfold import Move, copy, reduce
-from allfold.communicator.communicator import Communicator
-from allfold.cuda import engine as stream_engine
-from allfold.cuda import ways
-from allfold.engines.engine import Engine
+from allfold.communicator.communicator import Communicator, join
+from allfold.engines.engine import Engine, Processes
 from allfold.engines.signature import Signature
+from allfold.engines.stream import engine as stream_engine
+from allfold.engines.stream import ways
 from allfold.engines.table import ENGINES
+from allfold.fabrics.board import Board
+from allfold.fabrics.stores import FolderStore
 from allfold.launch.threads import run_threads
 
 LENGTHS = (0, 1, 5, 1000, 4097)
@@ -366,7 +371,7 @@ def test_ranks_that_differ_in_one_field_are_named(engine: str, field: str) -> No
 
 
 def test_every_field_is_tried() -> None:
-    """The place is that of an array on a GPU: tests/cuda has it."""
+    """The place is that of an array on a GPU: tests/engines/stream has it."""
     assert [*CALLS, "place"] == [*Signature._fields]
 
 
@@ -428,7 +433,7 @@ def group_against_barrier(comm: Communicator) -> None:
 @pytest.mark.parametrize(
     ("work", "kind", "says"),
     [
-        (late, af.CollectiveTimeout, r"rank 1( on host1)? did not come within 0.2 s"),
+        (late, af.CollectiveTimeout, r"rank 1( on host1)? did not arrive within 0.2 s"),
         (left, af.RankLost, r"rank 1( on host1)? has left"),
         (left_a_call, af.RankLost, r"rank 1( on host1)? has left"),
         (
@@ -505,7 +510,7 @@ def test_a_call_goes_on_after_a_wait_that_was_too_short(engine: str) -> None:
         assert handle.done() and handle.wait(0) is None
         return said, float(array[2])
 
-    assert run(work, 2, engine) == [("wait: the call was not done within 0.01 s; it goes on", 4.0), ("", 4.0)]
+    assert run(work, 2, engine) == [("wait: the call was not done within 0.01 s; it continues", 4.0), ("", 4.0)]
 
 
 @pytest.mark.parametrize("engine", MAIN)
@@ -523,7 +528,7 @@ def test_threads_of_one_rank_take_turns(engine: str, hasty: None) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert comm._engine.calls() == 1200
+        assert comm.engine.calls() == 1200
         return results
 
     assert run_threads(work, 2, timeout=30, engine=engine) == [[2.0] * 1200] * 2
@@ -532,16 +537,14 @@ def test_threads_of_one_rank_take_turns(engine: str, hasty: None) -> None:
 def test_what_an_engine_leaves_out_it_says() -> None:
     def work(comm: Communicator) -> list[str]:
         said = []
-        for missing in (comm.shrink, comm.flight, comm.trace().__enter__):
+        for missing in (comm.flight, comm.trace().__enter__):
             with pytest.raises(af.UsageError) as caught:
                 missing()  # type: ignore[operator]
             said.append(str(caught.value))
         return said
 
     for said in run_threads(work, 2, engine="reference"):
-        assert said == [
-            f"{what}: the engine of the world (Reference) cannot do that" for what in ("shrink", "flight", "trace")
-        ]
+        assert said == [f"{what}: the engine of the world (Reference) cannot do that" for what in ("flight", "trace")]
 
 
 def test_the_communicator_knows_the_interface_only() -> None:
@@ -575,7 +578,7 @@ def kind_of_engine(comm: Communicator) -> str:
     array = np.ones(3)
     comm.all_reduce(array)
     assert array.tolist() == [comm.size] * 3
-    return type(comm._engine).__name__
+    return type(comm.engine).__name__
 
 
 def test_a_program_may_name_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,6 +590,32 @@ def test_a_program_may_name_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         assert kind_of_engine(comm) == "SharedMemory"
     with af.init() as comm:
         assert kind_of_engine(comm) == "Islands"
+
+
+@pytest.mark.parametrize(
+    ("is_spread", "named"),
+    [
+        (False, [None, "islands"]),
+        (False, ["islands", "shared_memory"]),
+        (True, ["shared_memory", None]),
+        (True, ["shared_memory", "islands"]),
+    ],
+)
+def test_ranks_that_name_different_engines_are_told(is_spread: bool, named: list[str | None], tmp_path: Path) -> None:
+    """Where they meet: in shared memory, or on a board if they may be on several hosts."""
+    key = secrets.token_hex(8)
+
+    def come(rank: int) -> str:
+        board = Board(FolderStore(tmp_path / "store"), rank, 2)
+        with pytest.raises(af.MismatchError) as caught:
+            join(Processes(rank, 2, key, lambda: board, is_spread), 30.0, named[rank])
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as threads:
+        said = list(threads.map(come, range(2)))
+    first, second = (name or ("islands" if is_spread else "shared_memory") for name in named)
+    assert said[0] == said[1]
+    assert f"rank 0 uses the engine {first!r} and rank 1 {second!r}" in said[0]
 
 
 def test_engines_that_do_not_exist_or_are_for_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from engine_grid import (
     PATIENCE,
-    RANKS,
     Array,
     Case,
     algorithms,
@@ -47,6 +46,11 @@ EXHAUSTIVE = pytest.mark.exhaustive
 REDUCED = os.environ.get("ALLFOLD_TEST_GRID") == "reduced"
 
 
+def numbers(*usual: int, at_night: tuple[int, ...]) -> list[Any]:
+    """Numbers of ranks: the usual ones in every run, the others in make test-all."""
+    return [*usual, *(pytest.param(ranks, marks=EXHAUSTIVE) for ranks in at_night)]
+
+
 # Every bit ------------------------------------------------------------------------------------------------------------
 
 
@@ -65,15 +69,21 @@ def all_of(cases: list[Case], comm: Communicator) -> list[Array | None]:
 
 
 @pytest.mark.parametrize("apart", [5] if REDUCED else [7, pytest.param(1, marks=EXHAUSTIVE)])
-@pytest.mark.parametrize("ranks", [2, 3, 5] if REDUCED else RANKS)
+@pytest.mark.parametrize("ranks", [2, 3, 5] if REDUCED else numbers(*range(1, 8), at_night=(8, 13)))
 def test_every_operation_on_every_type_by_every_algorithm(ranks: int, apart: int) -> None:
-    # Every seventh case still has every type and operation, and the numbers of ranks take all sevenths between them.
+    # Every seventh case still has every type and operation, and 1 to 7 ranks take all sevenths between them.
     cases = by_type(ranks, 37)[ranks % apart :: apart]
     assert_as_expected(cases, ranks, run_threads(partial(all_of, cases), ranks))
 
 
+def test_the_reference_engine_gives_what_it_promises_to_others() -> None:
+    """Calls that meet in threads give the bits of the schedule that is replayed alone."""
+    cases = by_type(3, 37)[::23]
+    assert_as_expected(cases, 3, run_threads(partial(all_of, cases), 3, engine="reference"))
+
+
 @pytest.mark.parametrize("every", [True] if REDUCED else [False, pytest.param(True, marks=EXHAUSTIVE)])
-@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else numbers(3, at_night=(2, 4)))
 def test_every_algorithm_at_every_size(ranks: int, every: bool) -> None:
     cases = by_size(ranks, (1, 1000, 65537) if REDUCED else (0, 1, 3, 1000, 65537), every)
     assert_as_expected(cases, ranks, run_threads(partial(all_of, cases), ranks))
@@ -85,7 +95,7 @@ def test_buffers_that_take_several_turns_through_the_work_area() -> None:
 
 
 @pytest.mark.parametrize("every", [True] if REDUCED else [False, pytest.param(True, marks=EXHAUSTIVE)])
-@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [pytest.param(2, marks=EXHAUSTIVE), 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else numbers(3, at_night=(2, 5)))
 def test_some_ranks_with_shared_and_some_with_ordinary_memory(ranks: int, every: bool) -> None:
     cases = [case for case in by_size(ranks, (1, 1000, 65537), every) if not (every and case.shared)]
 
@@ -97,7 +107,7 @@ def test_some_ranks_with_shared_and_some_with_ordinary_memory(ranks: int, every:
 
 
 @pytest.mark.parametrize("every", [True] if REDUCED else [False, pytest.param(True, marks=EXHAUSTIVE)])
-@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [2, pytest.param(3, marks=EXHAUSTIVE), 5])
+@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else numbers(2, at_night=(3, 5)))
 def test_arrays_that_peers_may_read_but_not_write(ranks: int, every: bool) -> None:
     cases = [case for case in by_size(ranks, (0, 1, 1000, 65537), every) if not (every and case.shared)]
 
@@ -226,7 +236,7 @@ def test_functions_made_for_one_call_each_do_not_pile_up(monkeypatch: pytest.Mon
             for _ in range(5):
                 called(lambda ranks: turned_ring(ranks))
             called(turned_ring)  # forgotten, and now another one of the same name
-        return {event.algorithm for event in trace.events}, len(comm._engine._functions)  # type: ignore[attr-defined]
+        return {event.algorithm for event in trace.events}, len(comm.engine._functions)  # type: ignore[attr-defined]
 
     lambdas = {"<lambda>()", *(f"<lambda>()#{number}" for number in range(2, 12))}
     assert run_threads(work, 2) == [(lambdas | {"turned_ring()", "turned_ring()#2"}, 3)] * 2
@@ -298,7 +308,7 @@ def test_an_error_in_a_users_operation_reaches_its_caller_and_ends_the_others(
         if comm.rank == 1:
             again = str(fails(comm.barrier))
             assert again.startswith(
-                "barrier: this communicator is broken by an earlier error: all_reduce: an exception"
+                "barrier: this communicator is broken by an earlier error: all_reduce: aborted on this rank"
             )
         return error
 

@@ -99,10 +99,19 @@ def test_calls_that_make_no_sense() -> None:
             (fails(comm.all_reduce, ones, dtype="float16"), ["float64", "not float16"]),
             (fails(comm.broadcast, ones, root=2), ["root", "0 to 1", "2"]),
             (fails(comm.broadcast, ones, root=0.0), ["broadcast: root", "whole number, not 0.0"]),
-            (fails(comm.all_reduce, ones, timeout="5"), ["all_reduce: the timeout is a number of seconds", "'5'"]),
-            (fails(comm.all_reduce, ones, timeout=-1), ["all_reduce: the timeout is a number of seconds", "-1"]),
-            (fails(comm.all_reduce, ones, timeout=float("nan")), ["the timeout is a number of seconds", "nan"]),
-            (fails(comm.recv, ones, 0, timeout="5"), ["the timeout is a number of seconds", "'5'"]),
+            (
+                fails(comm.all_reduce, ones, timeout="5"),
+                ["all_reduce: timeout must be a non-negative number of seconds", "'5'"],
+            ),
+            (
+                fails(comm.all_reduce, ones, timeout=-1),
+                ["all_reduce: timeout must be a non-negative number of seconds", "-1"],
+            ),
+            (
+                fails(comm.all_reduce, ones, timeout=float("nan")),
+                ["timeout must be a non-negative number of seconds", "nan"],
+            ),
+            (fails(comm.recv, ones, 0, timeout="5"), ["timeout must be a non-negative number of seconds", "'5'"]),
             (fails(comm.group, 0), ["group: expected different ranks from 0 to 1, not 0"]),
             (fails(comm.all_reduce, np.array(["a"])), ["all_reduce: unsupported element type", "known: bool"]),
             (fails(comm.all_gather, ones, np.ones(7)), ["one input of every rank", "4 and 7"]),
@@ -126,12 +135,12 @@ def test_calls_that_make_no_sense() -> None:
 
 def test_arrays_in_shared_memory_stay_there_as_slices_and_views_and_are_given_back() -> None:
     def work(comm: Communicator) -> None:
-        arena = comm._engine.members[comm.rank][0]
+        arena = comm.engine.members[comm.rank][0]
         before = arena.in_use
         array = comm.empty((10, 100), np.float64)
         held = arena.in_use
         assert held >= before + 8000
-        here = comm._engine.native.in_shared_memory
+        here = comm.engine.native.in_shared_memory
         for view in (
             array,
             array[3:5],
@@ -166,7 +175,7 @@ def test_arrays_in_shared_memory_stay_there_as_slices_and_views_and_are_given_ba
 
 def test_groups_that_one_rank_keeps_do_not_hold_up_the_release_of_others() -> None:
     def work(comm: Communicator) -> list[int]:
-        arena = comm._engine.members[comm.rank][0]
+        arena = comm.engine.members[comm.rank][0]
         kept = [comm.group([0, 1]) for _ in range(10)]
         if comm.rank == 1:
             kept.clear()
@@ -183,7 +192,7 @@ def test_groups_that_one_rank_keeps_do_not_hold_up_the_release_of_others() -> No
 
 def test_the_memory_of_a_shrunk_group_is_released() -> None:
     def work(comm: Communicator) -> list[int]:
-        arena = comm._engine.members[comm.rank][0]
+        arena = comm.engine.members[comm.rank][0]
         used = []
         for _ in range(3):
             group = comm.group([1, 0])
@@ -200,7 +209,7 @@ def test_the_memory_of_a_shrunk_group_is_released() -> None:
 
 def test_groups_that_ranks_name_differently_leave_no_memory_behind() -> None:
     def work(comm: Communicator) -> None:
-        arena = comm._engine.members[comm.rank][0]
+        arena = comm.engine.members[comm.rank][0]
         before = arena.in_use
         assert isinstance(fails(comm.group, [0, 1] if comm.rank else [1, 0]), allfold.MismatchError)
         assert arena.in_use == before

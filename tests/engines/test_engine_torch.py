@@ -91,8 +91,8 @@ def test_tensors_in_shared_memory() -> None:
         array = comm.empty(1000)
         array[:] = comm.rank + 1
         for tensor in (torch.from_numpy(array), torch.from_dlpack(array)):
-            assert comm._engine.native.in_shared_memory(tensor) and comm._engine.native.in_shared_memory(tensor[10:20])
-            assert not comm._engine.native.in_shared_memory(tensor.clone())
+            assert comm.engine.native.in_shared_memory(tensor) and comm.engine.native.in_shared_memory(tensor[10:20])
+            assert not comm.engine.native.in_shared_memory(tensor.clone())
         with comm.trace() as trace:
             comm.all_reduce(tensor[100:200], algorithm="ring")
         assert {event.memory for event in trace.events} == {"shared"}
@@ -104,7 +104,11 @@ def test_tensors_in_shared_memory() -> None:
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
-        (lambda: torch.ones(3, device="meta"), "the tensor is on the meta device, and has no data"),
+        (lambda: torch.ones(3, device="meta"), "the tensor is on the meta device and has no data"),
+        (
+            lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+            "the tensor is nested; pass tensor.values()",
+        ),
         (lambda: torch.ones(3).to_sparse(), "the tensor is sparse (torch.sparse_coo); pass tensor.to_dense()"),
     ],
 )

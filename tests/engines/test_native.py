@@ -9,6 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from ucx_here import need_ucx
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "native-tests"
@@ -50,7 +51,18 @@ def tests() -> Path:
 
 
 @pytest.mark.timeout(900)  # may include compiling the kernels of all instruction sets
-@pytest.mark.parametrize("name", ["kernels_test", "engine_test", "communicator_test", "channel_test", "cuda_test"])
-def test_native(tests: Path, name: str) -> None:
-    came = subprocess.run([tests / name], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["kernels_test"], ["engine_test"], ["communicator_test"], ["channel_test"], ["islands_test"], ["cuda_test"]),
+        ["wire_test"],
+        ["wire_test", "ucx"],
+        pytest.param(["kernels_test", "every"], marks=pytest.mark.exhaustive),
+    ],
+    ids=" ".join,
+)
+def test_native(tests: Path, words: list[str]) -> None:
+    if "ucx" in words:
+        need_ucx()
+    came = subprocess.run([tests / words[0], *words[1:]], capture_output=True, text=True, check=False)
     assert came.returncode == 0, came.stdout + came.stderr

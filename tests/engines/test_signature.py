@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
+from each import each
 
 import allfold as af
 from allfold import _native
@@ -53,7 +53,7 @@ def everything() -> Iterator[Signature]:
     yield BASE._replace(op="my operation ok", custom=1)
 
 
-@pytest.mark.parametrize("one", [*everything()], ids=lambda one: one.words)
+@each("one", [*everything()])
 def test_the_extension_has_the_same_digest_and_words(one: Signature) -> None:
     packed = one.packed()
     assert Signature.unpacked(packed) == one
@@ -86,7 +86,7 @@ def test_the_sentence() -> None:
     assert said(short, long) == "all_reduce: rank 0 called it with float64[1000] sum, rank 1 with float64[1001] sum"
     assert said(short, BASE, Signature("barrier"), None) == (
         "mismatched calls: rank 0 called all_reduce(float64[1000] sum), rank 1 called reduce(float32[1000] sum root 2 by "
-        "ring), rank 2 called barrier(), rank 3 did not come"
+        "ring), rank 2 called barrier(), rank 3 did not arrive"
     )
     assert (
         said(named, Signature("barrier")) == "mismatched calls: rank 0 called barrier(by tree), rank 1 called barrier()"

@@ -74,16 +74,16 @@ WRONG: list[tuple[Callable[[Communicator], Any], str]] = [
     (lambda comm: comm.all_gather(np.ones(3), counts=[3.0, 3.0]), "counts must be whole numbers"),
     (
         lambda comm: comm.all_gather(np.ones(3), counts=[-1, 4]),
-        "counts must not be negative or beyond memory; got [-1, 4]",
+        "counts must be non-negative and fit in memory; got [-1, 4]",
     ),
-    (lambda comm: comm.all_gather(np.ones(3), counts=[3, 2**63 - 1]), "counts must not be negative or beyond memory"),
+    (lambda comm: comm.all_gather(np.ones(3), counts=[3, 2**63 - 1]), "counts must be non-negative and fit in memory"),
     (lambda comm: comm.all_to_all(np.ones(3), counts=[[1, 2], [1]]), "counts must be whole numbers, 2 rows of 2"),
     (lambda comm: comm.all_to_all(np.ones(3), counts=[1, 2, 3]), "counts must be whole numbers, 2, one per rank"),
     (lambda comm: comm.reduce_scatter(np.ones(3), counts=[2, 2]), "the input of rank . must hold 4 elements, got 3"),
     (lambda comm: comm.all_to_all(np.ones(4), np.ones(5), counts=[[2, 2], [2, 2]]), "the output of rank . must hold 4"),
     (
         lambda comm: comm.all_gather(np.ones(3), counts=[3, 3], async_op=True),
-        "with async_op, an output is needed",
+        "async_op requires an output",
     ),
 ]
 

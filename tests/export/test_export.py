@@ -27,7 +27,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
 
     with REGISTRY.scope():
         yield run
-    choose._load.cache_clear()
+    choose._load_module.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_show_and_verify_take_what_was_exported(suffix: str, call: Call, tmp_pat
     assert status == 0 and out.startswith("all_reduce ring(ranks=4) is right"), err
     assert "24 messages" in call("show", path, "--ranks", "4", "--moves-only")[1]
     status, _, err = call("show", path, "--ranks", "5")
-    assert status == 2 and "is a schedule for 4 ranks: say --ranks 4" in err
+    assert status == 2 and "is a schedule for 4 ranks: pass --ranks 4" in err
     assert call("verify", path, "--collective", "broadcast", "--ranks", "4")[0] == 2
     assert call("export", path, "--ranks", "4", "--to", "mscclpp-json")[0] == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from export_cases import block, gpu, xml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import allfold as af
@@ -144,7 +144,6 @@ _GOOD = msccl.write(af.schedule("all_reduce", "recursive_doubling", 3))
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_damaged_files_raise_nothing_but_our_own(data: st.DataObject) -> None:
     """Deleted, doubled and replaced pieces: the result is a schedule or one of our errors."""
     start = data.draw(st.integers(0, len(_GOOD)))
@@ -158,7 +157,6 @@ def test_damaged_files_raise_nothing_but_our_own(data: st.DataObject) -> None:
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda raw: raw.decode("latin-1")))
-@settings(max_examples=100, deadline=None)
 def test_noise_raises_nothing_but_our_own(text: str) -> None:
     with pytest.raises(af.AllfoldError):
         msccl.read("<" + text)

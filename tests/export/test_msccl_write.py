@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from each import each
 from export_cases import EVERY, cases, grid
 
 import allfold as af
@@ -23,7 +24,7 @@ def test_what_msccl_has_no_word_for_is_refused() -> None:
             msccl.write(af.schedule(collective, "direct", 3))
 
 
-@pytest.mark.parametrize(("collective", "name", "ranks"), grid(WRITTEN, (3, 4), (1, 2, 5)))
+@each(("collective", "name", "ranks"), grid(WRITTEN, (3,), (1, 2, 4, 5)))
 def test_msccl_comes_back_as_the_same(collective: str, name: str, ranks: int) -> None:
     for plan in cases(collective, name, ranks):
         text = msccl.write(plan)
@@ -47,7 +48,7 @@ IN_TURN = [
 ]
 
 
-@pytest.mark.parametrize(("collective", "name", "fused", "aside", "share"), IN_TURN)
+@each(("collective", "name", "fused", "aside", "share"), IN_TURN)
 def test_msccl_in_every_form(collective: str, name: str, fused: bool, aside: bool, share: int | None) -> None:
     plan = af.schedule(collective, name, 5)
     text = lower(plan, fused, aside, share).to_xml()

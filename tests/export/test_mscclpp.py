@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from each import each
 from export_cases import EVERY, grid
 
 import allfold as af
@@ -16,7 +17,7 @@ from allfold.export.mscclpp import plan as mscclpp_plan
 PLANNED = [(collective, name) for collective, name in EVERY if collective in mscclpp_plan.COLLECTIVES.values()]
 
 
-@pytest.mark.parametrize(("collective", "name", "ranks"), grid(PLANNED, (3, 4), (1, 2, 5, 8)))
+@each(("collective", "name", "ranks"), grid(PLANNED, (3,), (1, 2, 4, 5, 8)))
 def test_mscclpp_comes_back_as_the_same(collective: str, name: str, ranks: int) -> None:
     plan = af.schedule(collective, name, ranks)
     text = mscclpp.write(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from each import each
 from export_cases import EVERY, grid
 
 import allfold as af
@@ -14,7 +15,7 @@ from allfold.export.equivalence import check_equivalent
 WITH_BARRIERS = [*EVERY, *(("barrier", name) for name in af.algorithms("barrier"))]
 
 
-@pytest.mark.parametrize(("collective", "name", "ranks"), grid(WITH_BARRIERS, (4,), (1, 2, 3, 5, 8)))
+@each(("collective", "name", "ranks"), grid(WITH_BARRIERS, (4,), (1, 2, 3, 5, 8)))
 def test_perfetto_comes_back_as_the_same(collective: str, name: str, ranks: int) -> None:
     plan = af.schedule(collective, name, ranks)
     document = json.loads(perfetto.write(plan))

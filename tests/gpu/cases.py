@@ -243,7 +243,7 @@ def hang(comm: Any, folder: str) -> str:
         handles = [group.all_reduce(x, async_op=True, timeout=1.0) for x in (short, long)]
         for name, handle in zip(("staged", "on the GPU"), handles, strict=True):
             said = said_by(lambda handle=handle: handle.wait(20.0))
-            if not said.startswith("CollectiveTimeout: ") or "goes on" in said:
+            if not said.startswith("CollectiveTimeout: ") or "continues" in said:
                 wrong += f"{name}: {said or 'returned'}; "
         if time.monotonic() - began > 5.0:
             wrong += f"after {time.monotonic() - began:.1f} s"

@@ -16,7 +16,7 @@ from lab import SETTLE_SECONDS, Lab, remains, sweep
 from processes import Result
 
 SECTIONS = ("collectives", "messages", "groups", "training")
-GROUP_SECONDS = 30.0
+GROUP_SECONDS, RUN_SECONDS = 30.0, 600.0
 
 # A laboratory with something running in it, which goes on until it is ended.
 _BUSY = """
@@ -58,7 +58,7 @@ def _everything(ranks: Sequence[int], sections: Sequence[str], rendezvous: launc
         with Lab(hosts=len(ranks)) as lab:
             arguments = [setting.backend, str(GROUP_SECONDS), *sections]
             launcher = launchers.torchrun(rendezvous)
-            result = lab.run(launcher, RANKS / "correct.py", ranks, setting.environment(), 150.0, arguments)
+            result = lab.run(launcher, RANKS / "correct.py", ranks, setting.environment(), RUN_SECONDS, arguments)
             seen = judged(result, sections, setting.backend)
             must_have_left_nothing(lab)
             return seen
@@ -71,7 +71,7 @@ def _communicator(setting: Setting) -> str:
     if setting.backend != "allfold":
         return "only allfold has it"
     with Lab(hosts=2) as lab:
-        result = lab.run(launchers.torchrun(), RANKS / "communicator.py", [2, 1], timeout=90.0)
+        result = lab.run(launchers.torchrun(), RANKS / "communicator.py", [2, 1], timeout=RUN_SECONDS)
         seen = judged(result, ["communicator"], "allfold")
         must_have_left_nothing(lab)
         return seen

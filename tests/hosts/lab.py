@@ -35,6 +35,7 @@ from launchers import Job, Launcher
 from processes import Host, Result, Run, inside, kill_all, processes_of, untouched
 
 MARK = "ALLFOLD_LAB"  # in the environment of every process on a host, so that leftovers can be found
+FABRIC = "ALLFOLD_FABRIC"  # the only setting of this process that the hosts share: the fabric to test
 FIRST_PORT = 29500
 SETTLE_SECONDS = 3.0  # for processes that are ending, and memory that goes with them
 _NAMESPACES = Path("/run/netns")
@@ -313,8 +314,10 @@ class Lab:
     def _environment(self, run: Run) -> dict[str, str]:
         temporary = self._folder / "tmp"
         temporary.mkdir(exist_ok=True)
+        fabric = os.environ.get(FABRIC)
         return {
             **untouched(os.environ),
+            **({FABRIC: fabric} if fabric else {}),
             "TMPDIR": str(temporary),
             "OMP_NUM_THREADS": "1",
             "ALLFOLD_TUNING": "off",

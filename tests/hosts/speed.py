@@ -1,7 +1,7 @@
 """How long all_reduce of float32 takes between hosts of a laboratory: allfold and gloo in turns. Needs root.
 
     python tests/hosts/speed.py                               2 hosts × 4 ranks at 10 Gbit/s, 2 × 2 at 1 Gbit/s
-    python tests/hosts/speed.py --shapes 4x2@10gbit --mpi     another shape, and Open MPI, in a run of its own
+    python tests/hosts/speed.py --shapes 4x2@10gbit --mpi     another shape, and Open MPI, in runs of its own in between
     python tests/hosts/speed.py --backends gloo --json
 
 The backends have process groups in the same processes and take turns, size by size and round by round; a turn takes as
@@ -38,7 +38,7 @@ from allfold.tune.hosts import HostsRun, fitted
 
 SHAPES = "2x4@10gbit,2x2@1gbit"
 SIZES = "8,4K,64K,1M,16M,64M"
-RUN_SECONDS = 300.0
+RUN_SECONDS = 900.0
 OPEN_MPI = ("--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", "--mca", "mpi_yield_when_idle", "1")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -70,8 +70,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--shapes", default=SHAPES, help=f"HOSTSxRANKS[@RATE], separated by commas (default: {SHAPES})")
     parser.add_argument("--sizes", default=SIZES, help=f"in bytes, separated by commas (default: {SIZES})")
     parser.add_argument("--backends", default="allfold,gloo", help="of torch (default: allfold,gloo)")
-    parser.add_argument("--mpi", action="store_true", help="Open MPI too (make bench-peers), in a run of its own")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each backend per size (default: 7)")
+    parser.add_argument("--mpi", action="store_true", help="Open MPI too (make bench-peers), in runs of its own")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each backend per size in a run (default: 7)")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="runs of the backends, and of Open MPI in between (default: 1)"
+    )
     parser.add_argument("--json", action="store_true", help="all figures as JSON")
     options = parser.parse_args(arguments)
     if reason := missing():
@@ -85,7 +88,7 @@ def main(arguments: list[str]) -> int:
         print("\n".join(environment_lines(facts)).replace(" bench,", " between hosts,"), flush=True)
     tables, failed = [], False
     for shape in shapes:
-        table = measure(shape, sizes, backends, options.rounds, options.mpi)
+        table = measure(shape, sizes, backends, options.rounds, options.runs, options.mpi)
         failed |= bool(table["failures"])
         tables.append(table)
         if not options.json:
@@ -95,33 +98,30 @@ def main(arguments: list[str]) -> int:
     return int(failed)
 
 
-def measure(shape: Shape, sizes: Sequence[int], backends: Sequence[str], rounds: int, mpi: bool) -> dict[str, Any]:
+def measure(
+    shape: Shape, sizes: Sequence[int], backends: Sequence[str], rounds: int, turns: int, mpi: bool
+) -> dict[str, Any]:
     """Per size, the seconds of every turn of every backend; and what failed, in sentences."""
     every = ",".join(map(str, sizes))
     with Lab(hosts=shape.hosts, rate=shape.rate) as lab:
         spread = [shape.ranks] * shape.hosts
         environment = {INTERFACE: "eth0"}  # gloo does not find out by itself
-        runs = [
-            lab.run(
-                launchers.ranks,
-                RANKS / "timing.py",
-                spread,
-                environment,
-                RUN_SECONDS,
-                [",".join(backends), every, str(rounds)],
-            )
-        ]
-        if mpi:
-            given = [every, str(rounds)]
-            launcher = launchers.mpirun(OPEN_MPI)
-            runs.append(lab.run(launcher, RANKS / "timing_mpi.py", spread, None, RUN_SECONDS, given))
+        runs = []
+        for _ in range(turns):
+            given = [",".join(backends), every, str(rounds)]
+            runs.append(lab.run(launchers.ranks, RANKS / "timing.py", spread, environment, RUN_SECONDS, given))
+            if mpi:
+                given = [every, str(rounds)]
+                launcher = launchers.mpirun(OPEN_MPI)
+                runs.append(lab.run(launcher, RANKS / "timing_mpi.py", spread, None, RUN_SECONDS, given))
     rows: dict[int, dict[str, list[float]]] = {size: {} for size in sizes}
     failures = []
     topology = None
     for run in runs:
         for line in run.reports.get(0, ()):
             if line["event"] == "times":
-                rows[line["size"]] |= line["seconds"]
+                for name, seconds in line["seconds"].items():
+                    rows[line["size"]].setdefault(name, []).extend(seconds)
             if line["event"] == "tuned":
                 topology = fitted(HostsRun.from_json(line["run"])).topology()
             if line["event"] == "missing":
@@ -175,7 +175,7 @@ def _print(table: dict[str, Any]) -> None:
             share = f"{row['simulated'] / statistics.median(seconds['allfold']):>10.2f}"
         print(" ".join([*cells, simulated, share, wire]))
     if "openmpi" in names:
-        print("openmpi had a run of its own, after the others")
+        print("openmpi had runs of its own, each after one of the others")
     for sentence in table["failures"]:
         print(sentence)
     sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from saying import said_by
+from saying import AT_ONCE, said_by
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
@@ -19,12 +19,12 @@ def differ_in_length(comm: Communicator) -> list[tuple[str, str, float]]:
     length, said = 1 if comm.rank < 3 else 3, []
     array, whole = np.ones(length, np.float32), np.ones(comm.size * length, np.float32)
     for call in (
-        lambda group: group.gather(array, whole if group.rank == 1 else None, root=1, timeout=10.0),
-        lambda group: group.scatter(array=whole if group.rank == 1 else None, output=array, root=1, timeout=10.0),
-        lambda group: group.reduce(array, root=1, timeout=10.0),
-        lambda group: group.broadcast(array, root=1, timeout=10.0),
-        lambda group: group.all_gather(array, whole, timeout=10.0),
-        lambda group: group.reduce_scatter(whole, array, timeout=10.0),
+        lambda group: group.gather(array, whole if group.rank == 1 else None, root=1, timeout=60.0),
+        lambda group: group.scatter(array=whole if group.rank == 1 else None, output=array, root=1, timeout=60.0),
+        lambda group: group.reduce(array, root=1, timeout=60.0),
+        lambda group: group.broadcast(array, root=1, timeout=60.0),
+        lambda group: group.all_gather(array, whole, timeout=60.0),
+        lambda group: group.reduce_scatter(whole, array, timeout=60.0),
     ):
         group = comm.group(range(comm.size))  # broken after it
         said.append(said_by(lambda call=call, group=group: call(group)))
@@ -35,7 +35,7 @@ def differ_in_length(comm: Communicator) -> list[tuple[str, str, float]]:
 def test_a_mismatch_frees_all_ranks_at_once() -> None:
     for said in af.spawn(differ_in_length, 5, hosts=(3, 2), timeout=120):
         for kind, text, seconds in said:
-            assert kind == "MismatchError" and seconds < 1, (kind, text, seconds)
+            assert kind == "MismatchError" and seconds < AT_ONCE, (kind, text, seconds)
 
 
 def forks(comm: Communicator) -> list[tuple[float, str]]:
@@ -89,7 +89,7 @@ def closes_a_group(comm: Communicator, who: int) -> tuple[str, str, float]:
     if comm.rank == who:
         group.close()
     else:
-        said = said_by(lambda: group.all_reduce(np.ones(4), timeout=10.0))
+        said = said_by(lambda: group.all_reduce(np.ones(4), timeout=60.0))
     comm.barrier()
     return said
 
@@ -101,7 +101,7 @@ def test_who_closes_a_group_is_named(hosts: tuple[int, ...], who: int) -> None:
     ):
         if rank != who:
             assert kind == "RankLost" and f"rank {who} on " in text and "has left group 1" in text, text
-            assert seconds < 3
+            assert seconds < AT_ONCE
 
 
 def odd_arguments(comm: Communicator) -> list[tuple[str, str, Any]]:

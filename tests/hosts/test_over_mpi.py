@@ -1,4 +1,4 @@
-"""The same results on pretended hosts over MPI as over gloo (test_pretended.py): ranks that mpirun has started."""
+"""The same results on simulated hosts as in test_pretended.py, of ranks that mpirun has started and that meet through MPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--mca", "mpi_yiel
     reason="there is no MPI: make bench-peers installs one",
 )
 @pytest.mark.parametrize(("hosts", "every"), usually((2, 2)))
-def test_across_hosts_over_mpi(hosts: tuple[int, ...], every: bool) -> None:
+def test_across_hosts_under_mpirun(hosts: tuple[int, ...], every: bool) -> None:
     script = Path(__file__).with_name("mpi_rank.py")
     words = [str(MPIRUN), "-n", str(sum(hosts)), *OPTIONS, sys.executable, str(script)]
     words += [",".join(map(str, hosts)), *(["every"] if every else [])]

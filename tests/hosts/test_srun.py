@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from warm_templates import launched
+from launched import launched
 
 import allfold as af
 from allfold.launch.environment import Place
@@ -57,7 +57,7 @@ def as_a_rank_of_srun(place: Place, places: list[dict[str, str]]) -> tuple[int, 
     with af.init(timeout=60) as comm:
         array = np.full(3, comm.rank + 1.0)
         comm.all_reduce(array)
-        return comm.rank, comm.size, comm._engine.hosts(), array.tolist()  # type: ignore[attr-defined]
+        return comm.rank, comm.size, comm.engine.hosts(), array.tolist()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("ranks_per_node", [[2, 2], [1, 2]])

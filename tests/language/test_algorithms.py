@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
+from each import each
 from written_formulas import port_written, steps_written, value
 
 import allfold as af
@@ -53,7 +54,7 @@ def test_everything_is_right(
     }
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@each(("collective", "name"), EVERY)
 @pytest.mark.parametrize("ranks", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 def test_is_right_for_many_ranks(collective: str, name: str, ranks: int) -> None:
     for root in (0, ranks - 1) if COLLECTIVES[collective].rooted else (None,):
@@ -67,7 +68,7 @@ def test_every_shipped_algorithm_says_its_costs() -> None:
             assert found.steps and found.port and found.patterns, pair
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@each(("collective", "name"), EVERY)
 @pytest.mark.parametrize(
     "counts",
     [[*range(2, 18), 24, 31, 32, 33, 64], pytest.param([*range(2, 34), 64, 100], marks=pytest.mark.exhaustive)],
@@ -106,7 +107,7 @@ def holds(claim: tuple[str, str], ranks: int, counted: float) -> bool:
     return counted == pytest.approx(stated, rel=0.25 if word == "about" else 1e-12)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@each(("collective", "name"), EVERY)
 def test_nothing_beats_the_lower_bounds(collective: str, name: str) -> None:
     for ranks in (1, 2, 3, 5, 8, 13):
         schedule = af.schedule(collective, name, ranks)
@@ -117,7 +118,7 @@ def test_nothing_beats_the_lower_bounds(collective: str, name: str) -> None:
         assert counts.rounds >= max(bounds.rounds, counts.busiest_port_messages)
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@each(("collective", "name"), EVERY)
 def test_one_rank_moves_nothing_between_ranks(collective: str, name: str) -> None:
     assert af.schedule(collective, name, 1).counts.messages == 0
 

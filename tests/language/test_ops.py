@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,8 +141,8 @@ def nearest_half(value: np.float32, dtype: Dtype) -> int:
     return sign | (above if up < down or (up == down and above % 2 == 0) else above - 1)
 
 
-@pytest.mark.parametrize(("operation", "dtype"), PAIRS)
-@pytest.mark.parametrize("divisor", [1, 5])
+@each(("operation", "dtype"), PAIRS)
+@each("divisor", [1, 5])
 def test_a_fold_is_that_of_its_numbers(operation: Op, dtype: Dtype, divisor: int) -> None:
     generator = np.random.default_rng(7)
     for operands in (2, 3, 7):
@@ -156,7 +157,7 @@ def test_a_fold_is_that_of_its_numbers(operation: Op, dtype: Dtype, divisor: int
         assert same(result, narrowed, dtype)
 
 
-@pytest.mark.parametrize(("operation", "dtype"), PAIRS)
+@each(("operation", "dtype"), PAIRS)
 def test_one_operand_is_copied_bit_by_bit_and_empty_ones_stay_empty(operation: Op, dtype: Dtype) -> None:
     array = patterns(dtype, np.random.default_rng(3), 40)
     result = operation.fold([array], dtype)
@@ -165,8 +166,8 @@ def test_one_operand_is_copied_bit_by_bit_and_empty_ones_stay_empty(operation: O
     assert empty.shape == (0,) and empty.dtype == dtype.carrier
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0, 4)])
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@each("shape", [(), (1,), (2, 3), (0, 4)])
+@each("dtype", DTYPES.values())
 def test_any_shape_and_silence_on_overflow(shape: tuple[int, ...], dtype: Dtype) -> None:
     array = np.full(shape, 100, dtype.carrier)
     result = OPS["product"].fold([array, array, array], dtype)
@@ -208,7 +209,7 @@ def test_halves_round_once_a_fold(dtype: Dtype) -> None:
     assert OPS["avg"].fold([largest, largest], DTYPES["float16"], 2) == largest
 
 
-@pytest.mark.parametrize(("operation", "dtype"), NOT_PAIRS, ids=str)
+@each(("operation", "dtype"), NOT_PAIRS)
 def test_what_is_not_defined_is_refused(operation: Op, dtype: Dtype) -> None:
     message = f"{operation.name} is not defined for {dtype}: .* "
     for attempt in (check_supported, lambda *_: operation.fold([np.zeros(2, dtype.carrier)], dtype)):
@@ -396,7 +397,9 @@ def test_an_own_operation_that_writes_into_its_arguments_fails() -> None:
 )
 def test_an_own_operation_that_gives_something_else_is_refused(function: Any, came: str) -> None:
     mine = op(function, commutative=True, name="mine")
-    with pytest.raises(UsageError, match=rf"mine: the operation must make one int64\[3\] out of two, but gave {came}$"):
+    with pytest.raises(
+        UsageError, match=rf"mine: the operation must return one int64\[3\] for two, but returned {came}$"
+    ):
         mine.fold([np.ones(3, np.int64)] * 2, DTYPES["int64"])
 
 

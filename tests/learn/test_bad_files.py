@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from solved import solved_file
 
-from allfold.learn.judge import judge
+from allfold.learn.judge import ALLOWANCE, judge
 from allfold.learn.lesson import find_lesson
 from allfold.learn.worker import judge_file
 
@@ -27,7 +28,7 @@ def _write(folder: Path, text: str) -> Path:
     ("text", "says", "line"),
     [
         ("def ring(ranks:\n    pass\n", "this is not Python", 1),
-        ("x = 1\nraise LookupError('lost')\n", "the file raised LookupError: lost", 2),
+        ("x = 1\nraise LookupError('lost')\n", "the code raised LookupError: lost", 2),
         ("import nowhere\n", "ModuleNotFoundError: No module named 'nowhere'", 1),
         ("import sys\nsys.exit('done')\n", "SystemExit: done", 2),
         ("PREDICTIONS = 7\n", "PREDICTIONS is 7", None),
@@ -51,7 +52,7 @@ def test_a_file_that_cannot_be_loaded(text: str, says: str, line: int | None, tm
 )
 def test_a_file_that_does_not_end(text: str, says: str, line: int | None, tmp_path: Path) -> None:
     start = time.monotonic()
-    found = judge(RING, _write(tmp_path, text), seconds=0.3, memory=2**30)
+    found = judge(RING, _write(tmp_path, text), allowance=replace(ALLOWANCE, seconds=0.3, memory=2**30))
     assert time.monotonic() - start < 60
     assert not found.passed and found.error is not None and says in found.error
     assert line is None or (found.line is not None and line <= found.line <= line + 1)
@@ -100,8 +101,8 @@ def test_a_prediction_is_any_number(given: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_sleeps(tmp_path: Path) -> None:
-    found = judge(RING, _write(tmp_path, "import time\ntime.sleep(1000)\n"), wall=2.0)
-    assert (found.error, found.line) == ("it was stopped after 2 s; does every loop end?", 2)
+    found = judge(RING, _write(tmp_path, "import time\ntime.sleep(1000)\n"), allowance=replace(ALLOWANCE, wall=2.0))
+    assert (found.error, found.line) == ("the code was stopped after 2 s; does every loop end?", 2)
 
 
 def test_what_it_prints_imports_and_starts(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_folder_is_found_from_inside(call: Call, tmp_path: Path, monkeypatch
         "progress.json",
     ]
     monkeypatch.chdir(tmp_path / "course/01_four_numbers")
-    assert "four_numbers.py was there already, and is as you left it." in call("start")[1]
+    assert "four_numbers.py was there already, and is unchanged." in call("start")[1]
     assert json.loads(call("--json")[1])["folder"] == str(tmp_path / "course")
 
 
@@ -165,7 +165,7 @@ def test_watching_checks_again_and_ends_cleanly(tmp_path: Path) -> None:
         time.sleep(0.1)
         watch.send_signal(signal.SIGINT)
         assert watch.wait(30) == 1
-        assert "Stopped watching. What was found is kept." in watch.stdout.read()
+        assert "Stopped watching. Your progress is saved." in watch.stdout.read()
         assert watch.stderr.read() == ""
     finally:
         watch.kill()

@@ -158,7 +158,16 @@ def test_measured_sizes_become_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "times", [[5.0, 4.0, 3.0], [1.0, 1.0, 1.0], [0.0, 9.0, 1.0], [1.0, 9.0, 8.0], [1e-3, 2e-3, 9.0]]
+    "times",
+    [
+        [-3.0, -2.0, -1.0],
+        [-2.0, -1.0, 4.0],
+        [5.0, 4.0, 3.0],
+        [1.0, 1.0, 1.0],
+        [0.0, 9.0, 1.0],
+        [1.0, 9.0, 8.0],
+        [1e-3, 2e-3, 9.0],
+    ],
 )
 def test_measurements_that_make_no_sense_still_make_a_table(times: list[float]) -> None:
     rows = rows_of([(8, times[0]), (4096, times[1]), (65536, times[2])], 2)

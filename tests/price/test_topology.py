@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,8 +59,8 @@ def all_pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
 # Routes --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("ranks", [1, 2, 7, 24, 100])
+@each("name", NAMES)
+@each("ranks", [1, 2, 7, 24, 100])
 def test_every_route_goes_from_port_to_port(name: str, ranks: int) -> None:
     topology = find_topology(name, ranks)
     assert topology.ranks >= ranks and topology.source and len(topology.host) == topology.ranks
@@ -76,7 +77,7 @@ def test_every_route_goes_from_port_to_port(name: str, ranks: int) -> None:
     assert set(kinds) == {"port"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_links_are_one_sequence(name: str) -> None:
     topology = find_topology(name, 24)
     links = list(topology.links)
@@ -146,7 +147,7 @@ def test_a_torus_leaves_no_rank_over(ranks: int) -> None:
     assert np.prod(near_cube(ranks)) == ranks
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_every_link_says_where_it_is(name: str) -> None:
     links = list(find_topology(name, 24).links)
     for link in links:
@@ -269,7 +270,7 @@ def test_a_hypercube_has_a_cable_per_bit() -> None:
 # Text and JSON -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_json_gives_the_same_topology_back(name: str) -> None:
     topology = find_topology(name, 24)
     text = json.dumps(topology.to_json(), allow_nan=False)
@@ -399,7 +400,7 @@ def edited(path: str, value: Any) -> dict[str, Any]:
         (edited("routes", []), "either a graph or routes"),
         (by_hand(graph=None), "either a graph or routes"),
         (by_hand(graph=None, routes=[]), "rank 1 cannot be reached from rank 0"),
-        (by_hand(graph=None, routes=[{"from": 1, "to": 1, "links": []}]), "leads to where it began"),
+        (by_hand(graph=None, routes=[{"from": 1, "to": 1, "links": []}]), "leads back to its start"),
         (by_hand(graph=None, routes=[{"from": 0, "to": 9, "links": []}]), "'to' is 9"),
         ({"format": "allfold-topology", "version": 1, "constructor": "fat_treee"}, "did you mean 'fat_tree'?"),
         ({"format": "allfold-topology", "version": 1, "constructor": ["ring"]}, "unknown topology"),
@@ -430,7 +431,7 @@ def test_bad_topologies_are_refused_with_the_reason(document: Any, says: str) ->
         ("fattree", "did you mean 'fat_tree'"),
         ("fat_tree:oversubscription=0", "oversubscription is 0"),
         ("fat_tree:oversubscription=nan", "expected a number"),
-        ("fat_tree:hosts=2,ranks_per_host=4", "has 8 ranks, but 64 are asked for"),
+        ("fat_tree:hosts=2,ranks_per_host=4", "has 8 ranks; you asked for 64"),
         ("fat_tree:hosts_per_leaf=4,oversubscription=1e-9", "means more than 16777216 uplinks"),
         ("fat_tree:bandwidth=0", "bandwidth of 0"),
         ("fat_tree:bandwidth=1e-300", "bandwidth of 1e-300 B/s; expected at least"),

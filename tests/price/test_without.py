@@ -132,7 +132,7 @@ def test_it_is_priced_like_any_other() -> None:
     ("text", "names", "says"),
     [
         ("dgx1", ["rank 0 to rank 9"], "topology dgx1 has no link 'rank 0 to rank 9'; did you mean 'rank 0 to rank 4'"),
-        ("dgx1", ["rank 3 out"], "'rank 3 out' is the port of rank 3, and without it rank 3 reaches nobody"),
+        ("dgx1", ["rank 3 out"], "'rank 3 out' is the port of rank 3, and without it rank 3 cannot reach any other"),
         (
             "ndv2:nodes=2",
             ["rank 0 to rank 9"],

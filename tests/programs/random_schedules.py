@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from allfold import Move, copy, reduce
+from allfold.collectives import COLLECTIVES as TABLE
 
 Cell = tuple[int, int]  # rank, chunk
 Datum = tuple[int, int]  # which rank's (0 where it is the same piece of data on all ranks), which chunk
@@ -24,7 +25,7 @@ SLICED = ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all")
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "barrier")
 # Without prefixes: parts are merged here in any order, and theirs must stay in that of the ranks.
-COLLECTIVES = (*ROOTED, "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+COLLECTIVES = tuple(name for name, one in TABLE.items() if not one.has_order)
 
 
 @dataclass(frozen=True)

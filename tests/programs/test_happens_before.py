@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from each import each
 
 from allfold import ScheduleError, UsageError, _native, algorithms, schedule
 from allfold.programs.compile import compile
@@ -93,7 +94,7 @@ def plain_needed(made: list[list[list[Wait]]], horizon: int) -> list[bool]:
     return [needed[key] for key in sorted(needed)]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(200))
 def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
     made = drawn(rng)
@@ -169,9 +170,9 @@ def test_what_is_out_of_range_is_refused() -> None:
     starts, waits = columns([[[]], [[(0, 1)]]])
     when = rounds_of(starts, waits)
     outside = Lists(waits.starts, waits.rank, waits.value + 1)
-    with pytest.raises(UsageError, match="instructions that there are not"):
+    with pytest.raises(UsageError, match="instructions that do not exist"):
         rounds_of(starts, outside)
-    with pytest.raises(UsageError, match="rows that there are not"):
+    with pytest.raises(UsageError, match="rows that do not exist"):
         first_unordered(starts, waits, when, np.array([0]), np.array([2]))
     with pytest.raises(UsageError, match="without a round"):
         needed_waits(starts, waits, when - 1, 4)
@@ -180,24 +181,27 @@ def test_what_is_out_of_range_is_refused() -> None:
     with pytest.raises(UsageError, match="different lengths"):
         rounds_of(starts, Lists(waits.starts, waits.rank, waits.value[:0]))
     one, write = np.array([0]), np.array([True])
-    with pytest.raises(UsageError, match="rows that there are not"):
+    with pytest.raises(UsageError, match="rows that do not exist"):
         _native.conflicts(one + 2, one, write, when, starts)
     with pytest.raises(UsageError, match="different lengths"):
         _native.conflicts(one, one, write, when[:1], starts)
+    for count in (4, 6):
+        with pytest.raises(TypeError, match=f"expected 5 arguments, got {count}"):
+            _native.conflicts(*[one, one, write, when, starts, starts][:count])
     none, datum = np.zeros(0, np.int64), np.zeros(1, np.int32)
-    with pytest.raises(UsageError, match="cells that there are not"):
+    with pytest.raises(UsageError, match="cells that do not exist"):
         _native.versions(np.array([0, 1]), np.array([0, 1]), np.array([0, 1]), one + 2, datum, datum, 2)
-    with pytest.raises(UsageError, match="what holds nothing"):
+    with pytest.raises(UsageError, match="cells that hold nothing"):
         _native.versions(np.array([0, 1]), np.array([0, 1]), np.array([0, 1]), one + 1, datum, datum, 2)
     with pytest.raises(UsageError, match="a fold of nothing"):
         _native.versions(np.array([0, 1]), np.array([0, 1]), np.array([0, 0]), none, datum, datum, 2)
     move, cells = np.zeros(1, np.int32), np.zeros(2, np.int32)
-    with pytest.raises(UsageError, match="cells that there are not"):
+    with pytest.raises(UsageError, match="cells that do not exist"):
         _native.folds_of(move, move, move, move + 2, move, 2, 1, 1, 1, cells, cells, np.zeros(2, np.int64), 2)
 
 
-@pytest.mark.parametrize("spread", [1, 2**45])  # the second one needs keys of more than 64 bits
-@pytest.mark.parametrize("seed", range(20))
+@each("spread", [1, 2**45])  # the second one needs keys of more than 64 bits
+@each("seed", range(20))
 def test_conflicts_are_those_of_a_plain_search(seed: int, spread: int) -> None:
     rng = random.Random(seed)
     starts = np.cumsum([0, *(rng.randint(0, 5) for _ in range(rng.randint(1, 4)))])

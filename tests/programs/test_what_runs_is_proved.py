@@ -146,7 +146,7 @@ def test_one_name_for_different_schedules_is_a_mismatch(name: str | None, elemen
     said = af.spawn(different, 3, args=(name, elements))
     for one in said:  # nobody waits long for a rank that comes later
         assert "rank 0 called it with " in one and one.count("(schedule ") == 2
-        assert "ranks 1 and 2 with " in one or re.search(r"rank [12] did not come", one)
+        assert "ranks 1 and 2 with " in one or re.search(r"rank [12] did not arrive", one)
     assert any("ranks 1 and 2 with " in one for one in said)
 
 
@@ -285,9 +285,9 @@ def first(value: int) -> Callable[[Any], Any]:
         (changed("wait_rank", first(4)), "a wait for a rank that is no peer"),
         (changed("wait_count", first(0)), "a wait for an instruction that does not exist"),
         (changed("wait_count", first(1000)), "a wait for an instruction that does not exist"),
-        (changed("input_end", first(99)), "an array without end"),
+        (changed("input_end", first(99)), "an array with impossible bounds"),
         (changed("output_end", lambda ends: ends[:-1]), "different lengths"),
-        (changed("silent", lambda _: True), "silence"),
+        (changed("silent", lambda _: True), "publish"),
     ],
 )
 def test_what_enters_the_engine_is_checked_there(change: Callable[[dict[str, Any]], None], what: str) -> None:

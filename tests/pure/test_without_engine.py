@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from allfold.cli import COMMANDS
+from allfold.record import format
 
 WITHOUT = [sys.executable, str(Path(__file__).with_name("without_engine.py"))]
 WORKS: list[tuple[str, ...]] = [
@@ -36,6 +37,8 @@ WORKS: list[tuple[str, ...]] = [
     ("demo",),
     ("demo", "--json"),
     ("studio", "--help"),
+    ("explain", "records"),
+    ("diverge", "record"),
     ("completion", "bash"),
     ("learn",),
     ("learn", "start"),
@@ -45,11 +48,28 @@ WORKS: list[tuple[str, ...]] = [
 ]
 NEEDS_THE_ENGINE: list[tuple[str, ...]] = [
     ("run", "-n", "2", "mine.py"),
+    ("record", "-n", "2", "mine.py"),
+    ("replay", "record", "--rank", "0"),
     ("bench", "-n", "2"),
     ("tune", "-n", "2"),
     ("doctor", "--all"),
     ("doctor", "4711"),
 ]
+RECORD = {
+    "version": "2.10",
+    "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "entries": [
+        {
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": 1,
+            "profiling_name": "gloo:all_reduce",
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "state": "completed",
+            "is_p2p": False,
+        }
+    ],
+}
 MINE = """
 from allfold import algorithm, copy, reduce
 
@@ -76,8 +96,12 @@ IMPORT_ALL = """
 import importlib, pkgutil, allfold
 names = [module.name for module in pkgutil.walk_packages(allfold.__path__, "allfold.", onerror=lambda name: None)]
 for name in names:
-    # torch and MPI are the builds for Linux here; they are only imported when they are asked for.
-    if not name.startswith(("allfold.torch", "allfold.fabrics.", "allfold._native._engine", "allfold.__main__")):
+    # torch and MPI are the builds for Linux here, and Ray is not there; they are only imported when they are asked for.
+    if not name.startswith(
+        ("allfold.torch", "allfold.ray", "allfold.testing.torch_cases", "allfold.fabrics.", "allfold._native._engine")
+        + ("allfold.check.", "allfold.intercept.", "allfold.record.", "allfold.__main__")
+        + ("allfold.mpi4py.MPI",)  # it starts ranks
+    ):
         importlib.import_module(name)
 print(len(names))
 """
@@ -96,6 +120,54 @@ for ask in (lambda: af.spawn(print, 2), lambda: af.init(), lambda: af.start(prin
     else:
         raise SystemExit("it did not say that there is no engine")
 print("fine")
+"""
+AS_THREADS = """
+import array, threading
+import numpy as np, allfold as af
+
+def work(comm, lock):
+    x = np.full(5, comm.rank + 1.0)
+    comm.all_reduce(x, algorithm="ring")
+    assert x.tolist() == [10.0] * 5
+    parts = bytearray(2 * comm.size)  # arrays that are not NumPy's
+    comm.all_gather(bytes([comm.rank] * 2), parts)
+    assert parts == bytes([0, 0, 1, 1, 2, 2, 3, 3])
+    numbers = array.array("d", [comm.rank, 2.0])
+    comm.scan(numbers)
+    assert numbers.tolist() == [sum(range(comm.rank + 1)), 2.0 * (comm.rank + 1)]
+    overlapping = np.arange(8.0) + 100 * comm.rank
+    comm.all_to_all(overlapping, overlapping)
+    assert overlapping[::2].tolist() == [2 * comm.rank + 100 * rank for rank in range(4)]
+    assert comm.all_gather(np.arange(comm.rank), counts=[0, 1, 2, 3]).tolist() == [0, 0, 1, 0, 1, 2]
+    assert comm.all_gather_object({"rank": comm.rank})[2] == {"rank": 2}
+    sending = comm.isend(x[::2], (comm.rank + 1) % 4)  # not contiguous
+    assert comm.recv(np.empty(3)).source == (comm.rank - 1) % 4
+    sending.wait()
+    pair = comm.group([comm.rank // 2 * 2, comm.rank // 2 * 2 + 1])
+    assert pair.all_reduce(comm.rank) == comm.rank // 2 * 4 + 1
+    for wrong in (object(), np.ones(3)[::2].tobytes()):
+        try:
+            comm.all_reduce(wrong)
+        except af.UsageError:
+            pass
+        else:
+            raise SystemExit("it took anything")
+    assert af.init() is comm
+    return lock
+
+lock = threading.Lock()
+assert af.spawn(work, 4, args=(lock,), ranks_are="threads") == [lock] * 4
+assert af.start(lambda comm: comm.size, 3, ranks_are="threads") == 3
+def differs(comm):
+    comm.all_reduce(np.ones(4 + comm.rank))
+try:
+    af.spawn(differs, 2, ranks_are="threads")
+except af.RankFailed as error:
+    assert "rank 0 called it with float64[4] sum, rank 1 with float64[5] sum (call 1 of the world)" in str(error)
+try:
+    af.spawn(work, 2, ranks_are="threads", engine="shared_memory")
+except af.UsageError as error:
+    print(type(error).__name__)
 """
 
 
@@ -117,10 +189,10 @@ for lesson in lessons():
     assert found["error"] is None, found
     assert len([one for one in found["predictions"] if "answer" in one]) == len(lesson.predictions), found
     for one in found["exercises"]:
-        solved += one["passed"]
-        # Exercises that are tried between ranks, and timings, need the engine.
-        said = one["message"] if not one["passed"] else (one.get("run") or ("needs allfold's engine",))[0]
-        assert "needs allfold's engine" in said, one
+        assert one["passed"], one
+        solved += 1
+        # Timings need the engine.
+        assert "needs allfold's engine" in (one.get("run") or ("needs allfold's engine",))[0], one
 try:
     judge(lesson, file)
 except UsageError as error:
@@ -143,6 +215,13 @@ def test_every_module_can_be_imported(tmp_path: Path) -> None:
 
 def test_every_command(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "records").mkdir()
+    for rank in range(2):
+        (tmp_path / f"records/dump_{rank}").write_text(json.dumps(RECORD))
+    (tmp_path / "record").mkdir()
+    one = format.Writer(str(tmp_path / "record" / format.file_name(0)))
+    one.write(format.HEAD, {"rank": 0} | {key: {} for key in ("program", "variables", "facts", "random")})
+    one.close()
     asked = [*WORKS, *NEEDS_THE_ENGINE]
     assert {words[0] for words in asked} == set(COMMANDS), "every command is tried"
     done = without("-c", RUN_ALL, json.dumps(asked), folder=tmp_path)
@@ -163,10 +242,34 @@ def test_in_python(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
+def test_ranks_may_be_threads(tmp_path: Path) -> None:
+    done = without("-c", AS_THREADS, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "EngineMissing\n"), done.stderr
+
+
+IN_PYTEST = """
+import numpy as np, pytest
+
+@pytest.mark.ranks(2, 3, threads=True)
+def test_sum(comm, rank, world_size, capsys):
+    assert comm.all_reduce(rank) == sum(range(world_size))
+
+@pytest.mark.ranks(2)
+def test_processes(comm): ...
+"""
+
+
+def test_pytest_runs_tests_whose_ranks_are_threads(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(IN_PYTEST)
+    done = without("-m", "pytest", "-p", "no:cacheprovider", "test_it.py", folder=tmp_path)
+    assert "2 passed" in done.stdout and "1 failed" in done.stdout, done.stdout
+    assert "run needs allfold's engine" in done.stdout
+
+
 def test_lessons_are_judged(tmp_path: Path) -> None:
     done = without("-c", LEARN, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.splitlines()[-1]) >= 10
+    assert int(done.stdout.splitlines()[-1]) >= 25
 
 
 def test_the_studio_serves(tmp_path: Path) -> None:

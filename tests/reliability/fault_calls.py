@@ -18,6 +18,7 @@ from fault_plans import OWN, OWN_FIRST, PARTED, REDUCING, ROOTED, Call, schedule
 from numpy.typing import NDArray
 
 import allfold
+from allfold.collectives import COLLECTIVES as TABLE
 from allfold.communicator.communicator import Communicator
 from allfold.registry import Algorithm
 
@@ -63,13 +64,14 @@ _FOLDS: dict[str, Callable[[Array, Array], Array]] = {
 _TRUTHS = {"sum": "bor", "max": "bor", OWN: "bor", "product": "band", "min": "band"}  # of booleans
 
 
-def _folded(call: Call, size: int, shift: int) -> Array:
-    contributions = [_contribution(call, size, rank, shift) for rank in range(size)]
+def _folded(call: Call, size: int, ranks: range, shift: int) -> Array:
+    """The combination of what these ranks contribute, of all."""
+    contributions = [_contribution(call, size, rank, shift) for rank in ranks]
     if call.dtype == "bool":
         truths = [numbers % 2 for numbers in contributions]
         return reduce(_FOLDS[_TRUTHS.get(call.op, call.op)], truths)
     if call.dtype == "complex64" and call.op == "product":
-        return reduce(np.multiply, contributions) * (1 + 2j) ** size
+        return reduce(np.multiply, contributions) * (1 + 2j) ** len(ranks)
     total = reduce(_FOLDS[call.op], contributions)
     return total // size if call.op == "avg" else total
 
@@ -181,7 +183,7 @@ class Memory:
         """Device memory that all ranks reach; all of them ask for it together, after a first call."""
         import ctypes
 
-        from test_staging import ways_of
+        from numpy_device import ways_of
 
         made = ways_of(comm)
         length = max(1, elements) * carrier.itemsize
@@ -225,6 +227,10 @@ class Made:
         self._wanted: Callable[[], Array] | None = None
         self._make = self._prepared()
 
+    @property
+    def is_in_a_stream(self) -> bool:
+        return self.call.memory(self.me) in ("device", "reached")
+
     # What the caller does ---------------------------------------------------------------------------------------------
 
     def begin(self, timeout: float) -> None:
@@ -254,7 +260,8 @@ class Made:
 
     def react(self, how: str) -> list[Watched]:
         """After an error the arrays are the caller's again, who does with them as it likes; what is to be watched then."""
-        self.memory.settle()
+        if self.is_in_a_stream:
+            self.memory.settle()
         if how == "drop":
             sizes = [one.whole.nbytes for one in self.watched]
             shared = self.call.memory(self.me) in ("shared", "slice")
@@ -291,7 +298,9 @@ class Made:
         return np.concatenate([self._part(rank, shift) for shift in range(self.size)])
 
     def _folded(self, shift: int = 0) -> Array:
-        return _typed(_folded(self.call, self.size, shift), self.call.dtype, self.call.elements)
+        # An exscan leaves rank 0 what it has.
+        ranks = {"scan": range(self.me + 1), "exscan": range(self.me or 1)}.get(self.call.kind, range(self.size))
+        return _typed(_folded(self.call, self.size, ranks, shift), self.call.dtype, self.call.elements)
 
     def _all(self, shift: int = 0) -> Array:
         return np.concatenate([self._part(rank, shift) for rank in range(self.size)])
@@ -324,11 +333,11 @@ class Made:
         work = getattr(comm, call.kind, None)
         if call.kind == "barrier":
             return lambda timeout: work(timeout=timeout, **rest)
-        if call.kind in ("all_reduce", "reduce", "broadcast"):
+        if call.kind in TABLE and TABLE[call.kind].in_place:
             given, array = self._array(self._part(me))
             if call.kind == "broadcast":
                 self._expect(array, lambda: self._part(call.root))
-            elif call.kind == "all_reduce" or is_root:
+            elif call.kind != "reduce" or is_root:
                 self._expect(array, self._folded)
             return lambda timeout: work(given, timeout=timeout, **rest)
         if call.kind in PARTED:

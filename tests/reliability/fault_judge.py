@@ -107,7 +107,7 @@ def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
         if end["error"] == "CollectiveTimeout" and end["text"].startswith("rendezvous:"):
             # Nobody can know of a process that died before it sent anything.
             _must_name(plan, told, rank, end, verdict)
-            if victim.last("met") or "did not come" not in end["text"]:
+            if victim.last("met") or "did not arrive" not in end["text"]:
                 verdict.complaints.append(f"rank {rank} ran out of time, and the victim had come: {end['text']}")
             if end["time"] - _entered(told[rank]) - _queued(told[rank], end) > plan.timeout + MARGIN:
                 verdict.complaints.append(
@@ -181,10 +181,14 @@ def _is_behind(plan: Plan, rank: int, ends: dict[int, Line]) -> bool:
 
 
 def _has_calls_in_the_background(plan: Plan, rank: int) -> bool:
-    """True if it may not have waited for all of its calls when it comes to the one with the fault."""
+    """True if it may not have waited for all of its calls when it comes to the one with the fault, or behind that one.
+
+    In a scan, ranks before the victim do not wait for it: they go on, and give up in a later call, while a rank behind
+    the victim still waits for it in the scan (seed 7100691).
+    """
     pending = 0
     for number, call in plan.calls_of(rank):
-        if number >= plan.at:
+        if number > plan.at or (number == plan.at and call.kind not in ("scan", "exscan")):
             break
         if call.kind != "group":
             pending = pending + 1 if call.background and pending < 2 else 0
@@ -194,7 +198,7 @@ def _has_calls_in_the_background(plan: Plan, rank: int) -> bool:
 def _must_describe(plan: Plan, victim: Told, rank: int, end: Line, verdict: Verdict) -> None:
     """A rank that is told what the victim does is told the truth."""
     described = re.search(rf"; rank {plan.victim} \(process {victim.process}\)([^;]*;[^;]*)", end["text"])
-    words = {"stop": "it is stopped", "hold the interpreter": "it does not say where it is"}
+    words = {"stop": "it is stopped", "hold the interpreter": "it does not report where it is"}
     known = described is not None and plan.comes == "never" and not _is_of_a_group(end["text"])
     if known and words[plan.fault] not in described[1]:  # type: ignore[index]
         verdict.complaints.append(f"rank {rank} is not told what the victim does: {end['text']}")
@@ -314,12 +318,15 @@ def _must_name(plan: Plan, told: list[Told], rank: int, end: Line, verdict: Verd
 
 def _follows(plan: Plan, told: list[Told], end: Line) -> bool:
     """Whether a rank that it names had itself heard of the fault before, in another communicator or a message, or was
-    held up in a message when the first rank gave up."""
+    held up when the first rank gave up: in a message, or by the victim in a call of another communicator."""
     ends = [line for one in told if (line := one.last("end")) is not None and line["error"]]
     first = min(line["time"] for line in ends)
     for rank in _named(plan, end["text"]):
         made = [line["call"] for line in told[rank].lines if line["event"] == "calls" and line["time"] < first]
         if made and plan.calls[made[-1]].kind in MESSAGES:
+            return True
+        elsewhere = plan.members(plan.calls[made[-1]].where) if made else ()
+        if plan.victim in elsewhere and elsewhere != _communicator(plan, end["text"]):
             return True
         other = told[rank].last("end")
         heard_before = other and other["error"] and other["time"] < end["time"]

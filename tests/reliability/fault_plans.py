@@ -7,31 +7,27 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[1] / room) for room in ("programs", "cuda")]
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("programs", "engines/stream")]
+from random_schedules import COLLECTIVES as DRAWN
 from random_schedules import Drawn, draw
 
 import allfold
+from allfold.collectives import COLLECTIVES as TABLE
+from allfold.engines.stream.ways import has_alike
 
 ENGINES = ("shared_memory", "islands", "gpu")
-COLLECTIVES = (
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "gather",
-    "scatter",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "barrier",
-)
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-ROOTED = ("reduce", "broadcast", "gather", "scatter")
-PARTED = ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all")
-ALIKE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")  # every rank has the same arrays
+# Schedules are drawn for all but the prefixes (scan, exscan).
+COLLECTIVES, PREFIXES = DRAWN, tuple(name for name, one in TABLE.items() if one.has_order)
+REDUCING = tuple(name for name, one in TABLE.items() if one.takes_op)
+ROOTED = tuple(name for name, one in TABLE.items() if one.rooted)
+PARTED = tuple(name for name, one in TABLE.items() if one.sliced)
+ALIKE = tuple(name for name, one in TABLE.items() if one.carries_data and has_alike(one))
+FIRST_WITH_PREFIXES = 5_000_000  # plans of earlier seeds stay as they were: tests name some of them
 MESSAGES = ("shift", "collect")
 
 INTEGERS = {"int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8}
@@ -113,7 +109,7 @@ class Plan:
     afterwards: str  # then: "exit", "stay" or "shrink"
     buried: bool  # the victim's process is reaped at once, so that the others find no trace of it
     finalizes: bool  # the survivors' interpreters shut down normally
-    staged_up_to: int  # GPU: bytes, see cuda/
+    staged_up_to: int  # GPU: bytes, see engines/stream/ways.py
     takes_turns: bool  # GPU
     warm: bool  # GPU: the first call, which connects the GPUs, is made before everything else
 
@@ -152,7 +148,8 @@ def plan(seed: int, engine: str) -> Plan:
     family, fault = _fault(dice, engine)
     groups = [tuple(dice.sample(range(ranks), dice.randint(1, ranks))) for _ in range(dice.choice((0, 0, 0, 1, 2)))]
     calls = [Call("group", salt=number) for number in range(len(groups))]
-    calls += [_call(dice, engine, ranks, groups) for _ in range(dice.randint(1, 7))]
+    kinds = (*COLLECTIVES, *PREFIXES) if seed >= FIRST_WITH_PREFIXES else COLLECTIVES
+    calls += [_call(dice, engine, kinds, ranks, groups) for _ in range(dice.randint(1, 7))]
     if fault == "arena":  # it has room only for the engine's own data
         groups, calls = [], [replace(call, where=0, arrays=()) for call in calls if call.kind != "group"]
         calls = [replace(call, root=call.root % ranks, algorithm=None) for call in calls]
@@ -234,10 +231,10 @@ def _fault(dice: random.Random, engine: str) -> tuple[str, str]:
             return family, fault
 
 
-def _call(dice: random.Random, engine: str, ranks: int, groups: list[tuple[int, ...]]) -> Call:
+def _call(dice: random.Random, engine: str, kinds: Sequence[str], ranks: int, groups: list[tuple[int, ...]]) -> Call:
     where = dice.choice((0, 0, *range(len(groups) + 1)))
     size = len(groups[where - 1]) if where else ranks
-    kind = dice.choice((*COLLECTIVES, *COLLECTIVES, *MESSAGES))
+    kind = dice.choice((*kinds, *kinds, *MESSAGES))
     dtype = dice.choice(list(BYTES))
     ops = [OWN, "avg", "sum", "sum", "sum", "product"]
     if dtype != "complex64":
@@ -254,7 +251,7 @@ def _call(dice: random.Random, engine: str, ranks: int, groups: list[tuple[int, 
     if kind in PARTED:
         elements //= size
     algorithm, root, draws = None, dice.randrange(size), dice.random()
-    if kind in COLLECTIVES and draws < 0.3:
+    if kind in TABLE and draws < 0.3:
         algorithm = dice.choice(allfold.algorithms(kind))
     elif kind in COLLECTIVES and draws < 0.6:
         algorithm = f"{dice.choice(('drawn', 'function'))} {dice.randrange(10**6)}"
@@ -267,7 +264,7 @@ def _call(dice: random.Random, engine: str, ranks: int, groups: list[tuple[int, 
         op,
         root,
         _arrays(dice, engine, kind, algorithm, where, size),
-        background=kind in COLLECTIVES and dice.random() < 0.35,
+        background=kind in TABLE and dice.random() < 0.35,
         salt=dice.randrange(1000),
     )
     return _consistent(call)
@@ -277,7 +274,7 @@ def _arrays(
     dice: random.Random, engine: str, kind: str, algorithm: str | None, where: int, size: int
 ) -> tuple[str, ...]:
     """The kinds of memory that the ranks' arrays lie in: the same everywhere, or mixed."""
-    if engine == "gpu" and kind in COLLECTIVES and kind != "barrier" and dice.random() < 0.8:
+    if engine == "gpu" and kind in TABLE and kind != "barrier" and dice.random() < 0.8:
         # Memory of the device that all ranks reach comes from a collective call, so all ranks have it or none.
         return ("reached" if kind in ALIKE and where == 0 and dice.random() < 0.3 else "device",)
     kinds = ("ordinary", "ordinary", "shared", "shared", "slice", "strided")
@@ -288,6 +285,8 @@ def _consistent(call: Call) -> Call:
     """The call, changed where parts of it do not go together."""
     if call.kind in REDUCING and call.op == OWN_FIRST and call.algorithm is not None:
         return replace(call, op="sum")  # not every schedule keeps the order of the ranks
+    if call.kind in PREFIXES and call.op == "avg":
+        return replace(call, op="sum")
     return call
 
 
@@ -299,11 +298,12 @@ def _place_for(
     dice: random.Random, engine: str, ranks: int, groups: list[tuple[int, ...]], call: Call, fault: str
 ) -> Call:
     """A call at which a rank can fail in the wanted way."""
-    kinds = {
-        "op": REDUCING,
-        "code of the operation": REDUCING,
-        "operation waits": REDUCING,
-        "operation raises": REDUCING,
+    reducing = [kind for kind in COLLECTIVES if kind in REDUCING]
+    kinds: dict[str, Sequence[str]] = {
+        "op": reducing,
+        "code of the operation": reducing,
+        "operation waits": reducing,
+        "operation raises": reducing,
         "root": ROOTED,
         "collective": COLLECTIVES,
         "one call more": COLLECTIVES,

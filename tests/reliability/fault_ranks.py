@@ -81,16 +81,20 @@ class Rank:
                     communicator.close()
             self.say(event="end", error=None)
             self._waits_for_the_others()
-        except (AllfoldError, Trouble, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt) as raised:
+            # Thread.start() may turn what a signal handler raises in it into a KeyError of its own.
+            lost = isinstance(raised, KeyError) and isinstance(raised.__context__, Trouble)
+            error = raised.__context__ if lost else raised
             if isinstance(error, Trouble) and self.plan.family == "death":
                 return 1
-            try:
-                status = self._failed(error)
-            except Exception:
-                self.say(event="wrong", text=traceback.format_exc())
-        except Exception as error:  # any other error is wrong, and the judge should see it
-            text = str(error) if isinstance(error, WrongResult) else traceback.format_exc()
-            self.say(event="end", error=type(error).__name__, text=text)
+            if isinstance(error, (AllfoldError, Trouble, KeyboardInterrupt)):
+                try:
+                    status = self._failed(error)
+                except Exception:
+                    self.say(event="wrong", text=traceback.format_exc())
+            else:  # any other error is wrong, and the judge should see it
+                text = str(error) if isinstance(error, WrongResult) else traceback.format_exc()
+                self.say(event="end", error=type(error).__name__, text=text)
         return status
 
     def _meets(self) -> Communicator:
@@ -115,8 +119,10 @@ class Rank:
         reaches = any(call.memory(0) == "reached" for call in plan.calls)
         if plan.engine == "gpu" and (plan.warm or reaches):
             warm = self._made(world, Call("all_reduce", elements=1, arrays=("device",)), "the first call")
+            self.current = warm  # a rank that fails right after it may end before the others are through
             warm.begin(PATIENT)
             warm.check()
+            self.current = None
         prepared: dict[int, Made] = {}
         for number, call in enumerate(plan.calls):
             if call.memory(0) == "reached":  # a collective call of its own, so before everything that may go wrong
@@ -204,9 +210,12 @@ class Rank:
         """Use the arrays again, at once; then wait for what is still under way, and use its arrays as well."""
         how = self.plan.reactions[self.rank]
         in_the_background = failed is not None and failed.handle is not None
-        if in_the_background and not isinstance(error, AllfoldError):
-            self.pending.insert(0, failed)  # type: ignore[arg-type]  # only the waiting was interrupted
-        elif failed is not None:
+        only_waited = in_the_background and not isinstance(error, AllfoldError)  # only the waiting was interrupted
+        # Its stream may hold calls of other communicators, which are under way until they are aborted.
+        is_held_up = failed is not None and failed.is_in_a_stream and bool(self.pending)
+        if only_waited:
+            self.pending.insert(0, failed)  # type: ignore[arg-type]
+        elif failed is not None and not is_held_up:
             self._takes_back(failed, how)
         others = {made.comm for made in self.pending if failed is None or made.comm is not failed.comm}
         if self.plan.afterwards != "exit" and self.communicators:
@@ -219,6 +228,8 @@ class Rank:
         for comm in others:
             with contextlib.suppress(AllfoldError):  # it may be closed
                 comm.abort()
+        if failed is not None and is_held_up and not only_waited:
+            self._takes_back(failed, how)
         for made in self.pending:
             began = time.monotonic()
             try:
@@ -413,10 +424,10 @@ def _breaks(error: BaseException, call: Call) -> bool:
 
 
 def _device(plan: Plan) -> Any:
-    """A device made of NumPy in place of the driver; see tests/cuda."""
-    from test_staging import device_of
+    """A device made of NumPy in place of the driver; see tests/engines/stream."""
+    from numpy_device import device_of
 
-    from allfold.cuda import compose, runner, ways
+    from allfold.engines.stream import compose, runner, ways
 
     device = device_of()
     ways.STAGED_UP_TO = plan.staged_up_to

@@ -7,7 +7,7 @@
 A trial is a plan made from its seed (`fault_plans`), carried out by real processes (`fault_run`, `fault_ranks`,
 `fault_calls`) and compared with the expected outcome (`fault_judge`). The ranks of a trial are forked from a process
 that has imported everything and has no threads and no communicator, so that a trial does not have to start an
-interpreter. The engine "gpu" runs on the device made of NumPy in tests/cuda.
+interpreter. The engine "gpu" runs on the device made of NumPy in tests/engines/stream.
 """
 
 from __future__ import annotations

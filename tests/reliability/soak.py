@@ -171,9 +171,9 @@ def _stream(comm: Communicator, seed: str, failures: list[BaseException]) -> Non
     memory = Memory()
     try:
         for _ in range(CALLS_A_ROUND):
-            call = _repeatable(
-                replace(fault_plans._call(dice, "shared_memory", comm.size, []), salt=dice.randrange(100))
-            )
+            kinds = *fault_plans.COLLECTIVES, *fault_plans.PREFIXES
+            call = fault_plans._call(dice, "shared_memory", kinds, comm.size, [])
+            call = _repeatable(replace(call, salt=dice.randrange(100)))
             pending.append(Made(comm, call, memory, str(call)))
             pending[-1].begin(TIMEOUT)
             if not call.background or len(pending) > 4:
@@ -206,7 +206,7 @@ def _sample(comm: Communicator, began: float) -> Sample:
     return Sample(
         seconds=time.monotonic() - began,
         resident=int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
-        arena=comm._engine.members[comm.rank][0].in_use,
+        arena=comm.engine.members[comm.rank][0].in_use,
         descriptors=len(os.listdir("/proc/self/fd")),
         threads=len(os.listdir("/proc/self/task")),
     )

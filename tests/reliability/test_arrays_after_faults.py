@@ -22,7 +22,7 @@ SENT, CHANGED = 7.0, 99.0
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 60
     while not path.exists():
-        assert time.monotonic() < deadline, f"{path.name} did not come"
+        assert time.monotonic() < deadline, f"{path.name} did not arrive"
         time.sleep(0.005)
 
 
@@ -143,7 +143,7 @@ def holds_on(comm: Communicator, stops: bool, folder: Path) -> dict[str, Any]:
     os.kill(int((folder / "pid").read_text()), signal.SIGCONT)
     wait_for(folder / "done")
     held = np.unique(array).tolist()
-    shared = comm._engine.native.in_shared_memory(array)  # type: ignore[attr-defined]
+    shared = comm.engine.native.in_shared_memory(array)  # type: ignore[attr-defined]
     del array
     new = comm.empty(ELEMENTS, np.float32)
     return {"said": said, "held": held, "shared": shared, "overlaps": abs(new.ctypes.data - place) < bytes}
@@ -152,7 +152,7 @@ def holds_on(comm: Communicator, stops: bool, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("stops", [False, True], ids=["busy", "stopped"])
 def test_an_array_is_taken_away_from_a_rank_that_does_not_stop_writing(stops: bool, tmp_path: Path) -> None:
     first, second = af.spawn(holds_on, 2, args=(stops, tmp_path), survive=True, timeout=60)
-    assert "rank 1 came but did not do its part" in first["said"]
+    assert "rank 1 arrived but did not do its part" in first["said"]
     assert first["held"] == [5]
     assert not first["shared"]  # it has pages of its own now
     assert not first["overlaps"]  # the old ones are kept away from new arrays
@@ -174,7 +174,7 @@ def interrupted(comm: Communicator, folder: Path) -> list[float]:
     if comm.rank == 1:
         wait_for(folder / "rewritten")
         comm.all_reduce(first, timeout=20)
-        with pytest.raises(af.CollectiveTimeout, match="rank 0 did not come"):
+        with pytest.raises(af.CollectiveTimeout, match="rank 0 did not arrive"):
             comm.all_reduce(second, timeout=0.3)
         return []
     handle = comm.all_reduce(first, async_op=True, timeout=20)

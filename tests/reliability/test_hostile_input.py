@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from live_ranks import knock
 
@@ -74,7 +74,6 @@ VALUES = (
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8))
-@settings(max_examples=600, deadline=None, derandomize=True)
 def test_whatever_launchers_say_is_a_place_or_refused(environ: dict[str, str]) -> None:
     try:
         place = place_from_environment(environ)
@@ -86,7 +85,6 @@ def test_whatever_launchers_say_is_a_place_or_refused(environ: dict[str, str]) -
 
 
 @given(st.sampled_from(("ALLFOLD_ARENA_BYTES", "ALLFOLD_FETCH", "ALLFOLD_TUNING")), VALUES | TEXT)
-@settings(max_examples=200, deadline=None, derandomize=True)
 def test_settings_are_taken_or_refused(name: str, value: str) -> None:
     with mock.patch.dict(os.environ, {name: os.fsdecode(value.encode(errors="surrogatepass"))}):
         for reader in (lambda: _arena_bytes(2**40), _fetches, find_tuning):
@@ -125,7 +123,6 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], af.Schedule]]] = {
 
 @pytest.mark.parametrize("form", sorted(DOCUMENTS))
 @given(st.data())
-@settings(max_examples=150, deadline=None, derandomize=True)
 def test_a_changed_document_is_understood_or_refused(form: str, data: st.DataObject) -> None:
     good, read = DOCUMENTS[form]
     place = data.draw(st.sampled_from(list(places(good))))
@@ -148,7 +145,6 @@ TRACES = chakra.write(RING, 3000)
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None, derandomize=True)
 def test_damaged_traces_of_chakra_are_understood_or_refused(data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(TRACES) - 1))
     raw = TRACES[number]

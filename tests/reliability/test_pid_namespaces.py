@@ -18,7 +18,7 @@ RANK = """
 import os, numpy as np, allfold as af
 from allfold import _native
 comm = af.init(timeout=30)
-assert _native.is_alive(comm._engine.members[1 - comm.rank].arena)
+assert _native.is_alive(comm.engine.members[1 - comm.rank].arena)
 length = 2**20
 everyone = np.empty(2 * length, np.uint8)
 comm.all_gather(np.full(length, comm.rank + 1, np.uint8), everyone)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from graphs import topologies, written
 from hypothesis import given, settings
-from tasks import task_for
+from tasks import seconds_of, task_for
 
 import allfold as af
 from allfold.price import Topology, cost, find_topology
@@ -21,7 +21,7 @@ from allfold.search.exact import hops
 from allfold.search.least import least_of
 from allfold.search.neighbours import neighbours_of
 from allfold.search.paths.all_to_all import all_to_all
-from allfold.search.paths.flows import flows_of, least_busy_flows, least_by_flows
+from allfold.search.paths.flows import flows_of, least_busy_flows, prices_of_flows
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_no_schedule_beats_the_flow_and_the_best_is_near_it() -> None:
         task = task_for("all_to_all", find_topology(text), size=2**30)
         flows = flows_of(task)
         assert flows is not None
-        bound = least_by_flows(task, flows)
+        bound = seconds_of(task, prices_of_flows(task, flows))
         times = []
         for found in all_to_all(replace(task, flows=flows)):
             af.verify(found)
@@ -141,7 +141,7 @@ def test_larger_networks_take_shortest_paths() -> None:
 
 
 def test_too_many_ranks_get_a_sentence() -> None:
-    with pytest.raises(af.UsageError, match="at most 512 ranks, not for 729"):
+    with pytest.raises(af.UsageError, match="at most 512 ranks, not 729"):
         next(all_to_all(task_for("all_to_all", find_topology("torus:shape=9x9x9"))))
 
 

@@ -313,7 +313,7 @@ def test_channels_use_all_network_cards() -> None:
 def test_ranks_without_a_neighbour_get_a_schedule_in_time(collective: str, seconds: float) -> None:
     started = time.process_time()
     found = find(collective, NO_NEIGHBOUR, GB, seconds=seconds)
-    assert time.process_time() - started < 5 and found.time >= found.bound * (1 - 1e-9)
+    assert time.process_time() - started < 20 and found.time >= found.bound * (1 - 1e-9)
 
 
 def test_news_takes_as_long_as_the_farthest_pair() -> None:
@@ -539,7 +539,7 @@ def test_a_price_below_the_bound_is_an_error() -> None:
     topology = find_topology("ring", 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Certificate, "bound", property(lambda self: 1.0))
-        with pytest.raises(BoundError, match="nothing should beat"):
+        with pytest.raises(BoundError, match="less than the lower bound"):
             find("broadcast", topology, 1000, seconds=1)
 
 

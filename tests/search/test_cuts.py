@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from graphs import topologies, worst_of_all, written
 from hypothesis import given, settings
+from tasks import least_all_reduce
 
 import allfold as af
 from allfold.errors import UsageError
@@ -17,7 +18,6 @@ from allfold.price.cost.bounds import lower_bounds
 from allfold.price.cost.cuts import tightest_cut, whole_numbers
 from allfold.price.topology.network import network_of
 from allfold.registry import algorithms
-from allfold.search.all_reduce_bound import least_all_reduce
 from allfold.search.found import Task
 
 

@@ -161,7 +161,7 @@ def test_time_that_is_up_ends_it() -> None:
     topology = find_topology("torus:shape=16x16x16")
     started = time.monotonic()
     assert list(greedy(task_for("all_gather", topology, seconds=0.2))) == []
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_ctrl_c_ends_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 from graphs import topologies, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tasks import task_for
+from tasks import seconds_of, task_for
 
 import allfold as af
 from allfold.errors import UsageError
@@ -15,7 +15,7 @@ from allfold.price import Topology, find_topology
 from allfold.price.cost.cuts import tightest_cut
 from allfold.price.topology.network import network_of
 from allfold.search.paths.arrange import along_flows, balanced, far_from
-from allfold.search.paths.flows import flows_of, least_by_flows
+from allfold.search.paths.flows import flows_of, prices_of_flows
 
 
 @pytest.mark.parametrize("collective", ["scatter", "gather"])
@@ -53,7 +53,7 @@ def test_on_direct_networks_flows_meet_the_cut(topology: Topology, collective: s
     task = task_for(collective, topology, root=1)
     flows, cut = flows_of(task), tightest_cut(collective, task.network, 1)
     assert flows is not None and cut is not None
-    least = least_by_flows(task, flows)
+    least = seconds_of(task, prices_of_flows(task, flows))
     assert least >= cut.time(task.size) * (1 - 1e-4)
     if task.network.vertices == topology.ranks:
         assert least == pytest.approx(cut.time(task.size), rel=1e-4)

@@ -13,13 +13,12 @@ import pytest
 from graphs import topologies, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tasks import task_for
+from tasks import least_all_reduce, task_for
 
 import allfold as af
 from allfold.price import Topology, cost, find_topology
 from allfold.price.cost.cuts import tightest_cut
 from allfold.price.topology.network import network_of
-from allfold.search.all_reduce_bound import least_all_reduce
 from allfold.search.forest.overlap import _Packing, overlapped
 from allfold.search.forest.rates import rates_of
 from allfold.search.forest.trees import forest_of, numbers_of

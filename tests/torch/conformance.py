@@ -1,21 +1,22 @@
 """torch's own test suite for backends, run on gloo and on allfold. `make conformance` writes docs/conformance.md.
 
-    python tests/torch/conformance.py                               all tests with all three; goes on where it was stopped
+    python tests/torch/conformance.py                               all tests, all three columns; continues where it stopped
     python tests/torch/conformance.py --only all_gather barrier     some of them, by parts of their names or by whole names
     python tests/torch/conformance.py --backend allfold --fresh     one backend, from the start
 
 The suite is `torch.testing._internal.distributed.distributed_test`, in the wheel. It compares backend names in about
 two hundred places; here allfold compares equal to gloo and mpi in all of them. So whatever torch enables for, or
 expects of, one of the two, it enables for or expects of allfold. Ranks are forked from a process that has imported
-everything, because spawning them would cost seconds per test. Tests run one at a time, first with 4 ranks, then with 8
-those that need them. A test that fails gets a second chance, with either backend, and the table says so. allfold runs
-twice: with all ranks on one host, and with the two halves on hosts that are pretended.
+everything, because spawning them would cost seconds per test. Tests run one at a time with 4 ranks, then those that
+need 8 ranks with 8. A test that fails is repeated once, with either backend, and the table says so. allfold runs
+twice: with all ranks on one host, and with half of them on each of two simulated hosts.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import subprocess
@@ -31,15 +32,18 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "conformance"
 TABLE = ROOT / "docs" / "conformance.md"
-# By the name of a column: the backend, and how many hosts are pretended.
+# By name of a column: the backend, and the number of simulated hosts.
 COLUMNS = {"gloo": ("gloo", 1), "allfold": ("allfold", 1), "allfold-on-2-hosts": ("allfold", 2)}
 RANKS, MORE_RANKS = 4, 8
 LIMIT_SECONDS = 180
+# How ranks start: as above, or as in torch's repository, where every rank imports torch, or by allfold's drop-in for
+# torch's class (`drop_in.py`).
+WAYS = ("fork", "torch", "drop-in")
 TOO_FEW_RANKS = "Skipped due to small world size."
 
 
 class Allfold(str):
-    """The name of our backend, which also compares equal to two others, and is found in sets that hold gloo."""
+    """The name of our backend. It also compares equal to two others, and is found in sets that contain gloo."""
 
     def __eq__(self, other: object) -> bool:
         return other in ("gloo", "mpi") or str.__eq__(self, other)
@@ -63,6 +67,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of results and logs")
+    parser.add_argument("--way", choices=WAYS, default=WAYS[0], help=argparse.SUPPRESS)
     parser.add_argument("--ranks", type=int, help=argparse.SUPPRESS)  # inside a process that runs tests
     options = parser.parse_args(arguments)
     if options.ranks:
@@ -83,9 +88,11 @@ def main(arguments: list[str]) -> int:
                 str(ranks),
                 "--results",
                 options.results,
+                "--way",
+                options.way,
             ]
             with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-                environment = _environment(backend, ranks, Path(folder))
+                environment = _environment(backend, ranks, Path(folder)) | {"CONFORMANCE_WAY": options.way}
                 done = subprocess.run([*command, "--only", *options.only], env=environment, check=False)
             if done.returncode:
                 return done.returncode
@@ -127,8 +134,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "",
         f"torch {', '.join(versions)}; class `DistributedTest._DistTestBase` of",
         f"`torch.testing._internal.distributed.distributed_test`, {len(names)} tests; {RANKS} ranks, {MORE_RANKS} where a",
-        "test needs them. In the last column the ranks are on two hosts, which are pretended on one machine: half of the ranks",
-        "share memory, and the halves talk through gloo ([hosts.md](hosts.md)).",
+        "test needs them. In the last column the ranks are on two simulated hosts: each half of the ranks shares memory, and",
+        "the halves exchange messages over allfold's default fabric, TCP ([hosts.md](hosts.md)).",
         "",
         _row("", *(column.replace("-", " ") for column in COLUMNS)),
         _row(*["---"] * (1 + len(COLUMNS))),
@@ -188,7 +195,7 @@ def _run_inside(options: argparse.Namespace) -> int:
     backend, folder = options.backend, options.results
     folder.mkdir(parents=True, exist_ok=True)
     known = read_results(folder, backend)
-    suite = _load_suite(backend)
+    suite = _load_suite(backend) if options.way == "fork" else importlib.import_module("suite_as_in_torch").Suite
     import torch
 
     names = unittest.TestLoader().getTestCaseNames(suite)

@@ -112,14 +112,14 @@ def all_reduce_seen_by_a_mode(rank: int, size: int) -> None:
 
 
 def all_reduce_of_tensors_in_shared_memory(rank: int, size: int) -> None:
-    engine = dist.group.WORLD.communicator._engine.native  # type: ignore[union-attr]
+    engine = dist.group.WORLD.communicator.engine.native  # type: ignore[union-attr]
     for shape, dtype in (((), None), ((3,), torch.bfloat16), ((2, 0), torch.int8), ((50, 400), torch.float64)):
         tensor = allfold.torch.empty(shape, dtype=dtype).fill_(1)
         assert tensor.shape == shape and tensor.dtype == (dtype or torch.get_default_dtype())
         assert tensor.numel() == 0 or engine.in_shared_memory(tensor)
         dist.all_reduce(tensor)
         assert torch.equal(tensor, torch.full(shape, size, dtype=tensor.dtype))
-    for arguments, message in ((("a",), "lengths from 0 up"), ((-1,), "lengths from 0 up")):
+    for arguments, message in ((("a",), "non-negative lengths"), ((-1,), "non-negative lengths")):
         with pytest.raises(UsageError, match=message):
             allfold.torch.empty(*arguments)
     with pytest.raises(UsageError, match="float8_e4m3fn"):
@@ -170,7 +170,8 @@ def all_gather_lists(rank: int, size: int) -> None:
         separate = [full(-1, length) for _ in range(size)]
         views = list(full(-1, size * length).chunk(size))
         scattered = [full(-1, length, 2)[:, 0] for _ in range(size)]
-        for outputs in (separate, views, scattered):
+        # At last, in one piece on some ranks only.
+        for outputs in (separate, views, scattered, separate if rank else views):
             dist.all_gather(outputs, own)
             assert all(torch.equal(output, full(r, length)) for r, output in enumerate(outputs))
     uneven = [full(-1, r + 1) for r in range(size)]
@@ -548,6 +549,8 @@ def bad_input(rank: int, size: int) -> dict[str, str]:
         "list shapes": lambda: dist.all_gather([torch.ones(4), torch.ones(4)], ones),
         "gather shapes": lambda: dist.gather(ones, [torch.ones(4)] * size if rank == 0 else None),
         "scatter shapes": lambda: dist.scatter(ones, [torch.ones(4)] * size if rank == 0 else None),
+        "gather uneven": lambda: dist.gather(ones, [ones, torch.ones(4)] if rank == 0 else None),
+        "scatter uneven": lambda: dist.scatter(ones, [ones, torch.ones(4)] if rank == 0 else None),
         "tensor shape": lambda: dist.all_gather_into_tensor(torch.ones(5), ones),
         "scattered shape": lambda: dist.reduce_scatter_tensor(torch.ones(5), ones),
         "reduced list": lambda: dist.reduce_scatter(torch.ones(5), [ones] * size),
@@ -556,7 +559,7 @@ def bad_input(rank: int, size: int) -> dict[str, str]:
     }
     sentences = {}
     for name, call in calls.items():
-        if rank == 1 and name in ("gather shapes", "scatter shapes"):
+        if rank == 1 and name.startswith(("gather", "scatter ")):
             continue  # only the root holds a list
         with pytest.raises(UsageError) as caught:
             call()
@@ -573,14 +576,16 @@ BAD_INPUT = {
     "dtype": ("float8_e4m3fn[3] cannot be reduced", "convert it to one of", "float32"),
     "operation": ("avg is not defined for int32",),
     "list length": ("the output list has 1 tensors, expected one for each of 2 ranks",),
-    "list shapes": ("is float32[3], and its place in the output list is float32[4]",),
+    "list shapes": ("is float32[3], but its place in the output list is float32[4]",),
     "gather shapes": ("place 0 of the output list is float32[4], expected 3 elements",),
     "scatter shapes": ("place 0 of the input list is float32[4], expected 3 elements",),
+    "gather uneven": ("place 1 of the output list is float32[4], expected 3 elements",),
+    "scatter uneven": ("place 1 of the input list is float32[4], expected 3 elements",),
     "tensor shape": ("the output is float32[5] and the input float32[3]", "2 × 3 = 6 elements"),
     "scattered shape": ("the input is float32[3] and the output float32[5]", "2 × 5 = 10 elements"),
-    "reduced list": ("output of rank", "is float32[5], and its place in the input list is float32[3]"),
+    "reduced list": ("output is float32[5], but its place in the input list is float32[3]",),
     "splits": ("output_split_sizes must be one number for each of 2 ranks with the sum 3", "got [1, 1]"),
-    "no splits": ("float32[3], and its first dimension does not divide equally by 2 ranks", "give input_split_sizes"),
+    "no splits": ("float32[3]; its first dimension does not divide equally by 2 ranks", "give input_split_sizes"),
 }
 
 

@@ -74,7 +74,7 @@ def test_of_torch(name: str) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.exhaustive  # in every run: test_every_function_on_two_hosts, test_training_on_two_hosts_…
+@pytest.mark.exhaustive  # in every run: test_every_function_on_two_hosts, test_training_gives_…
 @pytest.mark.parametrize("name", ON_TWO_HOSTS)
 def test_of_torch_on_two_hosts(name: str) -> None:
     result = results("allfold-on-2-hosts", ON_TWO_HOSTS)[name]

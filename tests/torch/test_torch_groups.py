@@ -19,8 +19,8 @@ from torch_ranks import full, run_ranks
 
 import allfold.torch
 from allfold.engines.islands import parts
-from allfold.engines.islands.fronts import Fronts
-from allfold.errors import AllfoldError
+from allfold.engines.islands.agreement import Fronts
+from allfold.errors import AllfoldError, MismatchError
 from allfold.torch.work import GroupTimeout
 
 # Life of a group ------------------------------------------------------------------------------------------------------
@@ -39,7 +39,19 @@ def come_alone(rank: int, store: str, size: int) -> str:
 
 
 def test_ranks_that_do_not_come_are_named() -> None:
-    assert run_ranks(come_alone, 2, 4, init=False) == ["init: ranks 2 and 3 of 4 did not come within 1 s"] * 2
+    assert run_ranks(come_alone, 2, 4, init=False) == ["init: ranks 2 and 3 of 4 did not arrive within 1 s"] * 2
+
+
+def name_an_engine(rank: int, store: str, size: int) -> str:
+    os.environ["ALLFOLD_ENGINE"] = ("shared_memory", "islands")[rank]
+    with pytest.raises(MismatchError) as caught:
+        dist.init_process_group("allfold", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    return str(caught.value)
+
+
+def test_ranks_that_name_different_engines_are_told() -> None:
+    for said in run_ranks(name_an_engine, 2, 2, init=False):
+        assert "rank 0 uses the engine 'shared_memory' and rank 1 'islands'" in said
 
 
 def come_from_two_hosts(rank: int, store: str, size: int) -> float:
@@ -146,7 +158,7 @@ def set_a_timeout(rank: int) -> str:
 
 
 def test_timeouts() -> None:
-    assert "rank 1 did not come within 0.5 s" in run_ranks(set_a_timeout, 2)[0]
+    assert "rank 1 did not arrive within 0.5 s" in run_ranks(set_a_timeout, 2)[0]
 
 
 def abort_while_others_wait(rank: int) -> str:
@@ -209,11 +221,11 @@ def leave_at_once(rank: int, store: str) -> tuple[int, int]:
     if rank == 2:
         parts.Fronts = connect_slowly
     dist.init_process_group("allfold", init_method=f"file://{store}", rank=rank, world_size=4)
-    post = dist.group.WORLD.communicator._engine.parts.world.post
+    frames = dist.group.WORLD.communicator.engine.parts.world.frames
     if rank == 3:
         time.sleep(0.3)
     dist.destroy_process_group()
-    return post.pending(), sum(thread.is_alive() for thread in post.threads())
+    return frames.pending(), sum(thread.is_alive() for thread in frames.threads())
 
 
 def test_ranks_on_several_hosts_may_leave_at_once() -> None:

@@ -143,26 +143,33 @@ AS_ALONE = (
 )
 
 
-@pytest.mark.parametrize("way", AS_ALONE, ids=lambda way: way.__name__)
-def test_training_gives_what_one_process_gives(way: Callable[[int], Any]) -> None:
+def in_every_way(rank: int) -> dict[str, list[list[float]]]:
+    return {way.__name__: way(rank) for way in AS_ALONE}
+
+
+@functools.cache
+def trained(hosts: int) -> list[dict[str, list[list[float]]]]:
+    return run_ranks(in_every_way, RANKS, hosts=hosts)
+
+
+def check_training(results: list[list[list[float]]]) -> None:
     wanted = alone()
-    results = [result for result in run_ranks(way, RANKS) if result]
-    assert results
-    for result in results:
+    assert any(results)
+    for result in filter(None, results):
         for came, expected in zip(result, wanted, strict=True):
             assert torch.allclose(torch.tensor(came), torch.tensor(expected), atol=1e-6)
 
 
-def in_every_way(rank: int) -> list[list[list[float]]]:
-    return [way(rank) for way in AS_ALONE]
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("way", AS_ALONE, ids=lambda way: way.__name__)
+def test_training_gives_what_one_process_gives(way: Callable[[int], Any], hosts: int) -> None:
+    check_training([results[way.__name__] for results in trained(hosts)])
 
 
-def test_training_on_two_hosts_gives_what_one_process_gives() -> None:
-    wanted = alone()
-    for results in run_ranks(in_every_way, RANKS, hosts=2):
-        for result in filter(None, results):
-            for came, expected in zip(result, wanted, strict=True):
-                assert torch.allclose(torch.tensor(came), torch.tensor(expected), atol=1e-6)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", AS_ALONE, ids=lambda way: way.__name__)
+def test_training_by_itself_gives_what_one_process_gives(way: Callable[[int], Any]) -> None:
+    check_training(run_ranks(way, RANKS))
 
 
 # Against gloo, bit by bit where two ranks add two numbers -------------------------------------------------------------

@@ -26,6 +26,9 @@ _server.set_forkserver_preload(
         "torch.distributed.checkpoint.state_dict",
         "torch.distributed.fsdp",
         "torch.distributed.tensor.parallel",
+        "allfold.algorithms.table",
+        "allfold.torch.patches",
+        "pytest",
     ]
 )
 
@@ -42,7 +45,7 @@ def run_ranks(
     """Run `work(rank, *args)` on as many ranks of one group; the results, by rank. A rank that raises fails the test.
 
     `work` must be a function of a module. Without `init` the ranks make their group themselves, in the file store whose
-    path comes as the first argument. `hosts`: pretend that the ranks are on so many.
+    path comes as the first argument. `hosts`: the number of simulated hosts.
     """
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")

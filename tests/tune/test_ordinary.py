@@ -22,8 +22,7 @@ from allfold.engines.shared_memory.choice import ALWAYS, Way, way_at, ways
 from allfold.engines.shared_memory.tuning import VARIABLE
 from allfold.proved import programs_of
 from allfold.tune.file import read_runs, write_runs
-from allfold.tune.model import cut
-from allfold.tune.ordinary import Moved, _different, choose_ways, compare, describe, gains, measure_ways
+from allfold.tune.ordinary import Moved, _different, choose_ways, compare, describe, gains, measure_ways, segments
 
 USUAL = Way(ALWAYS, False)
 SIZES = [16 * 1024 * 4**power for power in range(6)]  # 16 KiB to 16 MiB
@@ -154,7 +153,7 @@ def test_ranks_obey_the_ways_of_rank_0_and_groups_theirs(tmp_path: Path) -> None
     key = f"test {os.getpid()} {tmp_path}"
     *pair, third = af.spawn(work, ranks=3)
     by_the_rule, short, shorter = (
-        cut(programs_of("all_reduce", "direct", ranks, None, "private"), size, segment)[0]
+        segments(programs_of("all_reduce", "direct", ranks, None, "private"), size, segment)
         for ranks, size, segment in ((3, 2**16, 0), (3, 2**16, 2**14), (2, 2**17, 2**13))
     )
     assert 1 == by_the_rule < short < shorter  # how many depends on the processor
@@ -183,7 +182,7 @@ def test_no_way_changes_a_result() -> None:
                 built = af.schedule(collective, algorithm, comm.size, 0 if collective == "broadcast" else None)
                 expected = af.replay(built, list(inputs))[comm.rank]
                 for way in chosen:
-                    comm._engine.choose_ways(collective, [Way(7, False), way])
+                    comm.engine.choose_ways(collective, [Way(7, False), way])
                     for _ in range(2):
                         array = inputs[comm.rank].copy()
                         getattr(comm, collective)(array, algorithm=algorithm)
@@ -195,7 +194,7 @@ def test_no_way_changes_a_result() -> None:
 
 def test_a_program_cannot_have_segments_beyond_its_work_area() -> None:
     def work(comm: Any) -> str:
-        comm._engine.choose_ways("all_reduce", [Way(ALWAYS, False, segment=2**20 + 1)])
+        comm.engine.choose_ways("all_reduce", [Way(ALWAYS, False, segment=2**20 + 1)])
         try:
             comm.all_reduce(np.zeros(1000, np.float32), algorithm="ring")
         except af.UsageError as error:
@@ -234,7 +233,7 @@ def test_tune_measures_ways_and_shows_them(tmp_path: Path, capsys: pytest.Captur
     [document] = json.loads(capsys.readouterr().out)
     assert document["ordinary"]["all_gather"][-1][:2] == [None, True]
     assert main(["tune", "--show", "-n", "5", "--output", str(path)]) == 2
-    assert "5 ranks were not tuned; tuned were 2, 3" in capsys.readouterr().err
+    assert "5 ranks were not tuned; the file has 2, 3" in capsys.readouterr().err
     assert main(["tune", "--show", "--seconds", "3"]) == 2
     assert "--show measures nothing" in capsys.readouterr().err
     before = [one.ratio for one in run.moved]

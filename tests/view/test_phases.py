@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from each import each
 
 import allfold as af
 from allfold.collectives import COLLECTIVES
@@ -15,7 +16,7 @@ from allfold.view.phases import phases_of, sentence_of
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@each(("collective", "name"), EVERY)
 def test_every_step_has_its_sentence_and_phase(collective: str, name: str) -> None:
     declared = find_algorithm(collective, name).phases
     for ranks in (1, 2, 3, 5, 8, 12):
@@ -33,7 +34,7 @@ def test_every_step_has_its_sentence_and_phase(collective: str, name: str) -> No
             ]
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
+@each(("collective", "name"), EVERY)
 def test_every_algorithm_declares_its_phases(collective: str, name: str) -> None:
     declared = find_algorithm(collective, name).phases
     names = [one.name for one in declared]
@@ -45,8 +46,8 @@ def test_every_algorithm_declares_its_phases(collective: str, name: str) -> None
         assert shown == names
 
 
-@pytest.mark.parametrize("groups", [[[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 1], [2, 3, 4], [5, 6, 7]], [list(range(8))]])
-@pytest.mark.parametrize(("collective", "name"), [one for one in EVERY if find_algorithm(*one).takes_groups])
+@each("groups", [[[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 1], [2, 3, 4], [5, 6, 7]], [list(range(8))]])
+@each(("collective", "name"), [one for one in EVERY if find_algorithm(*one).takes_groups])
 def test_phases_follow_the_groups(collective: str, name: str, groups: list[list[int]]) -> None:
     declared = find_algorithm(collective, name).phases
     schedule = af.schedule(collective, name, 8, groups=groups)
@@ -104,5 +105,5 @@ def test_phases_that_do_not_add_up_are_not_shown() -> None:
 
 
 def test_what_is_no_phase_is_refused() -> None:
-    with pytest.raises(UsageError, match="phases are made by Phase"):
+    with pytest.raises(UsageError, match="phases must be Phase"):
         algorithm("all_reduce", "refused", phases=["add up"])  # type: ignore[list-item]

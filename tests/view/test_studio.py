@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -27,10 +28,12 @@ import pytest
 import allfold as af
 from allfold import Schedule
 from allfold.cli import main
+from allfold.launch.sandbox import CodeError
 from allfold.registry import find_algorithm
-from allfold.studio.answers import Answers, TooManyMoves, topology_of, within
-from allfold.studio.edit import EditError, Limits, Workers
+from allfold.studio.answers import Answers, topology_of
+from allfold.studio.edit import Limits, Workers
 from allfold.studio.server import Studio as Server
+from allfold.view.entry import TooManyMoves, within
 from allfold.view.page import entry
 
 COMMAND = [sys.executable, "-m", "allfold", "studio", "--no-browser"]
@@ -180,7 +183,7 @@ def test_a_run_is_recorded(studio: Studio) -> None:
     [
         ({"ranks": 1025}, "the studio draws 1 to 1,024"),
         ({"ranks": 0}, "the studio draws 1 to 1,024"),
-        ({"ranks": "many"}, "expected a whole number"),
+        ({"ranks": "many"}, "expected a non-negative whole number"),
         ({"algorithm": "rinng"}, "did you mean 'ring'?"),
         ({"collective": "al_reduce"}, "did you mean 'all_reduce'?"),
         ({"root": 1}, "has no root"),
@@ -356,9 +359,9 @@ def test_a_worker_waits_for_the_next_edit() -> None:
             workers.prepare()
             waiting = workers._next
             assert waiting is not None
-            pid = waiting.result().process.pid
+            pid = waiting.result().sandbox.process.pid
             request = {**CASE, "code": "import os\nraise ValueError(os.getpid())", "algorithm": None, "file": None}
-            with pytest.raises(EditError, match=f"ValueError: {pid}"):
+            with pytest.raises(CodeError, match=f"ValueError: {pid}"):
                 workers.prove(request, Limits())
             assert not Path(f"/proc/{pid}").exists()
     finally:
@@ -369,7 +372,7 @@ def test_a_schedule_without_end_is_stopped_by_its_moves() -> None:
     """With more time than the studio of these tests gives: on a busy machine the moves take longer."""
     workers, code = Workers(), "def f(ranks):\n    while True:\n        yield []\n"
     try:
-        with pytest.raises(EditError, match="has made 2,000 moves and is still in line 3") as caught:
+        with pytest.raises(CodeError, match="has made 2,000 moves and is still in line 3") as caught:
             workers.prove({**CASE, "code": code, "algorithm": None, "file": None}, Limits(moves=2000))
         assert caught.value.line == 3
     finally:
@@ -410,9 +413,9 @@ def test_a_schedule_that_breaks_off_is_drawn_so_far(studio: Studio) -> None:
         ("import sys\nsys.exit(3)", "SystemExit", 2),
         ("import os\nos._exit(3)", "exit status 3", None),
         ("def f(ranks, more):\n    yield []\n", "cannot be called for all_reduce", None),
-        ("def f(ranks):\n    while True:\n        pass\n    yield []\n", "and was stopped", None),
-        ("import time\ntime.sleep(1000)\n", "ran for 4 s and was stopped", None),
-        ("x = []\nwhile True:\n    x.append(bytes(2**30))\n", "more than 2.0 GiB of memory", None),
+        ("def f(ranks):\n    while True: pass\n    yield []\n", "stopped after 1 s of processor time", 2),
+        ("import time\ntime.sleep(1000)\n", "the code was stopped after 4 s; does every loop end?", 2),
+        ("x = []\nwhile True:\n    x.append(bytes(2**30))\n", "more than 2 GiB of memory", 3),
     ],
 )
 def test_what_does_not_run_is_said_with_its_line(studio: Studio, code: str, message: str, line: int | None) -> None:
@@ -505,6 +508,33 @@ def test_what_is_running_ends_with_the_studio(number: int, tmp_path: Path, monke
 def _ask_in_vain(studio: Studio, code: str) -> None:
     with contextlib.suppress(OSError, http.client.HTTPException):  # as a rule the connection ends first
         assert studio.edit(code)[0] == 400
+
+
+def test_close_ends_the_code_that_runs_and_removes_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    workers = Workers()
+    raised: list[BaseException] = []
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        code = f"import socket, time\nout = socket.create_connection({here.getsockname()})\ntime.sleep(1000)\n"
+        request = {"code": code, "file": None, "collective": "all_reduce", "ranks": 2, "root": 0}
+
+        def ask() -> None:
+            try:
+                workers.prove(request, Limits(seconds=100))
+            except CodeError as error:
+                raised.append(error)
+
+        asking = Thread(target=ask)
+        asking.start()
+        here.settimeout(60)
+        here.accept()[0].close()
+    assert [*tmp_path.iterdir()]
+    workers.close()
+    assert not [*tmp_path.iterdir()]
+    asking.join(60)
+    assert "the studio is ending" in str(raised[0])
+    with pytest.raises(CodeError, match="the studio is ending"):
+        workers.prove(request, Limits())
 
 
 @pytest.mark.parametrize("words", [("--port", "70000"), ("--port", "-1"), ("--edit-seconds", "0")])

@@ -35,7 +35,8 @@ def test_no_wake_up_is_lost(shape: str, ranks: int, order: str, fenced_by_sleepe
     assert try_everything(shape, ranks, Rules(order, fenced_by_sleepers)) > 20
 
 
-@pytest.mark.parametrize("order", ["tso", "weak"])
+# In every run the order with the most states has three ranks (the ring above), and four at night.
+@pytest.mark.parametrize("order", ["tso", pytest.param("weak", marks=pytest.mark.exhaustive)])
 def test_no_wake_up_is_lost_between_four_that_all_publish(order: str) -> None:
     assert try_everything("ring", 4, Rules(order)) > 5000
 
@@ -174,7 +175,11 @@ def test_calls_that_do_not_wait_as_they_should_are_caught(
 # Going on with the survivors: engines/shared_memory/shrink.py --------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ranks", "crashes", "lost"), [(2, 1, 0), (3, 1, 0), (3, 2, 0), (4, 1, 0), (4, 2, 1)])
+# A rank that is lost from the start stands for those that crash before they have written anything: few states.
+AGREEMENTS = [(2, 1, 0), (3, 1, 0), (3, 2, 0), (4, 2, 1), pytest.param(4, 1, 0, marks=pytest.mark.exhaustive)]
+
+
+@pytest.mark.parametrize(("ranks", "crashes", "lost"), AGREEMENTS)
 def test_survivors_agree_whoever_crashes_when(ranks: int, crashes: int, lost: int) -> None:
     assert try_agreement(ranks, crashes, lost=lost) > 50
 

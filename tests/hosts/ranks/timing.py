@@ -14,7 +14,7 @@ from report import say, say_here
 
 TURN_SECONDS, MOST_CALLS = 0.15, 200
 LIMIT_SECONDS = 60.0
-TUNED, TUNING_SECONDS = (2**10, 2**14, 2**20, 2**22, 2**24, 2**26), 12.0
+TUNED, TUNING_SECONDS = tuple(2**power for power in (10, 14, 16, 18, 20, 22, 24, 26)), 12.0
 
 
 def main(backends: str, sizes: str, rounds: str) -> int:

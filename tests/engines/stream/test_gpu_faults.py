@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import datetime
 import gc
 import os
+import re
 import signal
 import sys
 import threading
 import time
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial, partialmethod
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy_device
 import pytest
-from numpy_device import DeviceArray, NumpyDevice
-from test_staging import along_a_chain, device_of, to_the_first, ways_of
+from numpy_device import DeviceArray, NumpyDevice, device_of, ways_of
+from test_staging import along_a_chain, to_the_first
 
 import allfold as af
 from allfold import Move, copy, reduce
 from allfold.communicator.communicator import Communicator
-from allfold.cuda import kernels, retire, runner, ways
-from allfold.cuda.engine import Stream
 from allfold.engines import choose
+from allfold.engines.engine import Call
+from allfold.engines.shared_memory.engine import SharedMemory
+from allfold.engines.stream import kernels, retire, runner, ways
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -46,6 +48,11 @@ def said_by(action: Callable[[], object]) -> str:
     except af.AllfoldError as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def without_group(text: str) -> str:
+    """An error without the name of the group, which lists its members."""
+    return re.sub(r"(group \d+ of )+the world(: ranks? \d+((, | and )\d+)*)*", "", text)
 
 
 def gated(device: NumpyDevice, stream: int) -> threading.Event:
@@ -261,7 +268,7 @@ def interrupted_at_first(comm: Communicator, module: str, name: str) -> str:
     called = getattr(sys.modules[module], name)
 
     def interrupted(*arguments: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         return called(*arguments)
 
     setattr(sys.modules[module], name, interrupted)
@@ -278,14 +285,63 @@ def test_an_interrupt_during_the_first_call_keeps_nobody_waiting(module: str, na
         assert said.startswith("RankLost: ")
 
 
-def behind_a_staged_call(comm: Communicator) -> list[str]:
-    """A staged call, and one on the device behind it, that the other rank never makes."""
+def fails_while_all_prepare(comm: Communicator) -> list[str]:
+    """Rank 0 fails before and behind every step in which all ranks prepare their first call on the device."""
+    device = device_of("on the device")
+    array = device.array(np.ones(100), device.new_stream())
+    steps, said = 5, list[str]()
+    run = SharedMemory.run
+    for fault, step, is_behind in product(("abort", "interrupt"), range(steps), (False, True)):
+        group = comm.group(range(comm.size))
+        made = count()
+
+        # Raised in this thread: kill() may have another one handle it, and the call goes on for a while.
+        fail = group.abort if fault == "abort" else partial(signal.raise_signal, signal.SIGINT)
+
+        def failing(*call: Any, fails: tuple[Callable[[], None], int, bool], made: Iterator[int]) -> Any:
+            fail, step, is_behind = fails
+            number = next(made)
+            if number == step and not is_behind:
+                fail()
+            ticket = run(*call)
+            if number == step and is_behind:
+                fail()
+            return ticket
+
+        if comm.rank == 0:
+            SharedMemory.run = partialmethod(failing, fails=(fail, step, is_behind), made=made)  # type: ignore
+        try:
+            said.append(said_by(partial(group.all_reduce, array, timeout=20.0)))
+        except KeyboardInterrupt:
+            said.append("interrupted")
+        SharedMemory.run = run  # type: ignore[method-assign]
+        comm.barrier()
+    assert comm.rank or next(made) == steps
+    return said
+
+
+def test_a_rank_that_fails_while_all_prepare_the_first_call_is_named_at_once() -> None:
+    failed, *others = af.spawn(fails_while_all_prepare, 3, timeout=60)
+    assert all(said.startswith("RankLost: ") for said in failed[:10])
+    assert failed[10:] == ["interrupted"] * 10
+    for said in zip(*others, strict=True):
+        assert all(one.startswith("RankLost: ") and "rank 0" in without_group(one) for one in said), said
+
+
+def staged_and_not(comm: Communicator) -> tuple[Any, Any]:
+    """Two arrays of one stream, each used in a call: calls on the short one are staged, on the long one they are not."""
     device = device_of("on the device")
     ways.STAGED_UP_TO = 10_000
     stream = device.new_stream()
     short, long = device.array(np.ones(100), stream), device.array(np.ones(100_000), stream)
     comm.all_reduce(short)
     comm.all_reduce(long)
+    return short, long
+
+
+def behind_a_staged_call(comm: Communicator) -> list[str]:
+    """A staged call, and one on the device behind it, that the other rank never makes."""
+    short, long = staged_and_not(comm)
     if comm.rank == 0:
         handles = [comm.all_reduce(array, async_op=True, timeout=0.3) for array in (short, long, short)]
         said = [said_by(lambda one=handle: one.wait(10.0)) for handle in handles]  # type: ignore[misc]
@@ -295,18 +351,13 @@ def behind_a_staged_call(comm: Communicator) -> list[str]:
 
 def test_a_staged_call_that_fails_ends_the_calls_behind_it() -> None:
     first, second = af.spawn(behind_a_staged_call, 2, timeout=60)
-    assert len(set(first)) == 1 and first[0].startswith("CollectiveTimeout: all_reduce: rank 1 did not come")
+    assert len(set(first)) == 1 and first[0].startswith("CollectiveTimeout: all_reduce: rank 1 did not arrive")
     assert second[0].startswith("CollectiveTimeout: ")
 
 
 def staged_behind(comm: Communicator) -> str:
     """A staged call behind one on the device that fails: it must not wait for its own timeout."""
-    device = device_of("on the device")
-    ways.STAGED_UP_TO = 10_000
-    stream = device.new_stream()
-    short, long = device.array(np.ones(100), stream), device.array(np.ones(100_000), stream)
-    comm.all_reduce(short)
-    comm.all_reduce(long)
+    short, long = staged_and_not(comm)
     said = ""
     if comm.rank == 0:
         comm.all_reduce(long, async_op=True, timeout=0.3)
@@ -319,7 +370,7 @@ def staged_behind(comm: Communicator) -> str:
 
 def test_a_call_that_fails_ends_the_staged_calls_behind_it() -> None:
     said, _ = af.spawn(staged_behind, 2, timeout=60)
-    assert "did not come in time" in said
+    assert "did not arrive in time" in said
 
 
 # What is kept, and what is given back --------------------------------------------------------------------------------
@@ -344,42 +395,6 @@ def drops_at_once(comm: Communicator) -> tuple[bool, bool]:
 
 def test_arrays_belong_to_the_call_until_it_is_over() -> None:
     assert af.spawn(drops_at_once, 2, timeout=60) == [(True, True)] * 2
-
-
-class NotOver:
-    """A mark of a lane."""
-
-    behind, over, is_right = 5, False, False
-
-    def is_over(self) -> bool:
-        return self.over
-
-    def hold(self, stream: int) -> None:
-        pass
-
-
-@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast"])
-def test_all_tensors_of_an_asynchronous_call_are_kept(collective: str) -> None:
-    torch = pytest.importorskip("torch")
-    from allfold.torch.cuda import Gpu
-
-    mark = NotOver()
-    stream = types.SimpleNamespace(_kept=deque())
-    stream.keep = lambda work: Stream.keep(stream, work)  # type: ignore[arg-type]
-    gpu = types.SimpleNamespace(_stream=stream, seconds=None, _launched=lambda *_: mark)
-    gpu.ways = {-1: types.SimpleNamespace(error=lambda: None)}
-    gpu._keep = lambda work: Gpu._keep(gpu, work)  # type: ignore[arg-type]
-    opts = types.SimpleNamespace(timeout=datetime.timedelta(0), asyncOp=True)
-    source, target = torch.ones(4) if collective in ("all_gather", "reduce_scatter") else None, torch.ones(4)
-    alive = [weakref.ref(tensor) for tensor in (source, target) if tensor is not None]
-    work = Gpu.at_once(gpu, collective, source, target, None, 0, opts, [target])  # type: ignore[arg-type]
-    del source, target, work
-    gc.collect()
-    assert all(one() is not None for one in alive)
-    mark.over = True
-    Gpu.at_once(gpu, collective, None, torch.ones(1), None, 0, opts, [])  # type: ignore[arg-type]
-    gc.collect()
-    assert all(one() is None for one in alive)
 
 
 def drops_groups(comm: Communicator) -> tuple[int, int]:
@@ -511,6 +526,35 @@ def test_a_kernel_cache_of_another_user_is_not_used(tmp_path: Path, monkeypatch:
     assert compiler.compiled == 2
 
 
+def differs_before_the_others_are_told(comm: Communicator) -> str:
+    """Rank 1 meets rank 0 in a staged call that differs, before it says what it calls; the stream of rank 2 is held up."""
+    device = device_of("staged")
+    stream = device.new_stream()
+    array = device.array(np.ones(100), stream)
+    comm.all_reduce(array)
+    gate = gated(device, stream) if comm.rank == 2 else None
+    if comm.rank == 1:
+        keep = runner.Runner.keep
+
+        def keep_later(*call: Any) -> Any:
+            comm.barrier()
+            return keep(*call)
+
+        runner.Runner.keep = keep_later  # type: ignore[method-assign, assignment]
+    said = said_by(lambda: comm.all_reduce(array, op="max" if comm.rank == 1 else "sum"))
+    if gate:
+        gate.set()
+    if comm.rank != 1:
+        comm.barrier()
+    return said
+
+
+def test_who_hears_of_a_mismatch_elsewhere_hears_what_differs() -> None:
+    said = af.spawn(differs_before_the_others_are_told, 3, timeout=30)
+    assert all(one.startswith("MismatchError: ") for one in said)
+    assert "rank 0 called it with float64[100] sum, rank 1 with float64[100] max" in said[2]
+
+
 # Who is to blame, and what must not wait ------------------------------------------------------------------------------
 
 
@@ -535,8 +579,28 @@ def blames(comm: Communicator, what: str) -> str:
 
 def test_who_hears_that_a_rank_gave_up_hears_because_of_whom() -> None:
     said = af.spawn(blames, 3, args=("late",), timeout=60)
-    assert said[0].startswith("CollectiveTimeout: all_reduce: rank 2 did not come in time")
+    assert said[0].startswith("CollectiveTimeout: all_reduce: rank 2 did not arrive in time")
     assert said[1].startswith("CollectiveTimeout: rank 0 ") and said[1].endswith("because of rank 2")
+
+
+def hears_in_a_staged_call(comm: Communicator) -> str:
+    """Ranks 2 and 3 do not come to a call on the GPU, and rank 0 gives up. Rank 3 is in a staged call, which ends then."""
+    device = device_of("on the device")
+    array = device.array(np.ones(1000), device.new_stream())
+    comm.all_reduce(array)
+    comm.barrier()
+    if comm.rank < 2:
+        return said_by(lambda: comm.all_reduce(array, timeout=0.5 if comm.rank == 0 else 30.0))
+    made = ways_of(comm)
+    said = said_by(lambda: made.staging.engine.run(Call("barrier", timeout=30.0), False)) if comm.rank == 3 else ""
+    memory = made.runner.memory  # type: ignore[union-attr]
+    wait_until(lambda: memory.standing(0) and memory.standing(1))  # the end of a rank would be heard of
+    return said
+
+
+def test_who_is_in_a_staged_call_hears_because_of_whom_others_gave_up_on_the_gpu() -> None:
+    said = af.spawn(hears_in_a_staged_call, 4, timeout=60)
+    assert "gave up because of ranks 2 and 3 (call " in said[3], said
 
 
 def test_the_rank_whose_stream_is_held_up_is_named() -> None:
@@ -544,18 +608,48 @@ def test_the_rank_whose_stream_is_held_up_is_named() -> None:
         assert "the stream of rank 2 has not come to it" in said or said.endswith("because of rank 2")
 
 
+def gives_up_and_drops_the_group(comm: Communicator) -> str:
+    """Rank 0 aborts a group and drops it; the others hear of it when both has happened."""
+    device = device_of("on the device")
+    array = device.array(np.ones(1000), device.new_stream())
+    group = comm.group(range(comm.size))
+    group.all_reduce(array)
+    comm.barrier()
+    if comm.rank:
+        comm.barrier()
+        return said_by(partial(group.all_reduce, array))
+    group.abort()
+    calls = weakref.ref(ways_of(group).runner)
+    del group
+    wait_until(lambda: calls() is None)
+    comm.barrier()
+    return ""
+
+
+def test_a_rank_that_gave_up_and_dropped_its_group_is_named() -> None:
+    for said in af.spawn(gives_up_and_drops_the_group, 3, timeout=60)[1:]:
+        assert "of group 1 of group 1 of the world" in said
+        assert said.startswith("RankLost: rank 0 of") or said.endswith("because of rank 0")
+
+
 def waits_for_the_first_call(comm: Communicator, folder: Path) -> str:
-    device, said = device_of("on the device"), ""
+    device = device_of("on the device")
     array = device.array(np.ones(1000), device.new_stream())
     if comm.rank == 0:
         said = said_by(lambda: comm.all_reduce(array, timeout=0.3))
         (folder / "gave up").touch()
+        wait_until((folder / "came late").exists)
+        return said
     wait_until((folder / "gave up").exists)
+    said = said_by(lambda: comm.all_reduce(array, timeout=10.0))
+    (folder / "came late").touch()
     return said
 
 
 def test_the_first_call_keeps_its_timeout(tmp_path: Path) -> None:
-    assert "within 0.3 s" in af.spawn(waits_for_the_first_call, 2, args=(tmp_path,), timeout=60)[0]
+    first, late = af.spawn(waits_for_the_first_call, 2, args=(tmp_path,), timeout=60)
+    assert "within 0.3 s" in first
+    assert late.startswith("CollectiveTimeout: all_gather: rank 0 gave up: it had waited too long for rank 1")
 
 
 def gives_back(comm: Communicator) -> tuple[int, int, bool]:

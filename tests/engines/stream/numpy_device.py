@@ -17,14 +17,27 @@ from typing import Any
 import numpy as np
 
 from allfold import _native
-from allfold.cuda.batch import Fold
-from allfold.cuda.driver import FUNCTIONS, refuse_capture
-from allfold.cuda.kernels import Arguments, can_fold
+from allfold.communicator.communicator import Communicator
 from allfold.dtypes import find_dtype
+from allfold.engines.stream import engine, ways
+from allfold.engines.stream.batch import Fold
+from allfold.engines.stream.driver import FUNCTIONS, refuse_capture
+from allfold.engines.stream.kernels import Arguments, can_fold
+from allfold.engines.stream.ways import Ways
 from allfold.errors import DeviceError
 from allfold.ops import OPS
 
 CONTEXT, _NOT_READY, _CAPTURE_UNSUPPORTED, _RELAXED = 7, 600, 900, 2
+
+
+def _written(descriptor: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file in memory that somebody has written: of an arena of 128 MiB hardly any."""
+    end = 0
+    with contextlib.suppress(OSError):  # nothing from there on
+        while True:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            yield start, end
 
 
 class NumpyDevice:
@@ -201,8 +214,9 @@ class NumpyDevice:
 
     def free(self, pointer: int) -> None:
         descriptor, memory = self.memory.pop(pointer)
+        for start, end in _written(descriptor):
+            memory[start:end] = 0xEE  # whoever still reads it will notice
         os.close(descriptor)
-        memory[:] = 0xEE  # whoever still reads it will notice
 
     def handle_of(self, pointer: int) -> bytes:
         return f"/proc/{os.getpid()}/fd/{self.memory[pointer][0]}".encode().ljust(64, b"\0")
@@ -313,3 +327,20 @@ def _fold(one: Fold) -> None:
     result = OPS[one.op].fold([at(pointer) for pointer in one.sources], kind, one.divisor)
     for pointer in one.destinations:
         at(pointer)[...] = result
+
+
+def device_of(way: str = "staged") -> NumpyDevice:
+    """The device of this rank, in place of the driver, and the way that all calls go."""
+    device = NumpyDevice()
+    engine.driver = lambda: device  # type: ignore[assignment]
+    ways.STAGED_UP_TO = {"staged": 1 << 60, "on the device": -1}[way]
+    ways._takes_turns = lambda *_: True  # type: ignore[assignment]
+    return device
+
+
+def ways_of(comm: Communicator) -> Ways:
+    """The calls of a communicator on its only device, after the first one."""
+    stream = comm._engines.others["cuda"]
+    assert isinstance(stream, engine.Stream)
+    (made,) = stream.ways.values()
+    return made

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from allfold.dtypes import DTYPES
-from allfold.engines.islands.letters import Letters
-from allfold.engines.islands.post import Frame, News
+from allfold.engines.islands.frames import Frame, News
+from allfold.engines.islands.messages import GroupMessages
 from allfold.engines.islands.roster import Roster
 from allfold.errors import AllfoldError, RankLost
 from allfold.fabrics import tags
@@ -56,36 +56,36 @@ class Data:
         return self, np.zeros(bytes, np.uint8)
 
 
-def letters(ended: Callable[[int | None], AllfoldError | None]) -> Letters:
+def messages(ended: Callable[[int | None], AllfoldError | None]) -> GroupMessages:
     """The end of rank 0; rank 1 is on another island. `ended`: the error of a receive, if nothing more can come."""
     roster = Roster.of(0, [[0], [1]], [0, 1], "the world", 1.0, 0)
-    post: Any = Data()
+    frames: Any = Data()
     membership: Any = SimpleNamespace(ended=ended)
     channel: Any = None
-    return Letters(roster, post, channel, membership, lambda name, needed: None)
+    return GroupMessages(roster, frames, channel, membership, lambda name, needed: None)
 
 
 def test_a_message_that_comes_when_the_queue_has_just_run_empty_is_taken_in_once() -> None:
-    box, queue = letters(lambda source: None), Queue()
+    box, queue = messages(lambda source: None), Queue()
     box._long[1] = queue
-    box.arrived(1, Frame(News.LETTER, 0, UINT8 | LONG, (100, 2000, 0)))
+    box.arrived(1, Frame(News.MESSAGE, 0, UINT8 | LONG, (100, 2000, 0)))
     assert queue.popped.wait(10)
-    box.arrived(1, Frame(News.LETTER, 0, UINT8 | LONG, (101, 2000, 1)))
+    box.arrived(1, Frame(News.MESSAGE, 0, UINT8 | LONG, (101, 2000, 1)))
     queue.go_on.set()
     for thread in threading.enumerate():
-        if thread.name == "allfold letter":
+        if thread.name == "allfold message":
             thread.join(10)
-    assert [message.tag for message in box._come] == [100, 101] and not queue
+    assert [message.tag for message in box._unclaimed] == [100, 101] and not queue
 
 
-def waiting(box: Letters) -> Any:
+def waiting(box: GroupMessages) -> Any:
     return box.start(False, np.zeros(4, np.uint8), 1, 7, None)
 
 
-def with_end() -> tuple[Letters, list[AllfoldError]]:
+def with_end() -> tuple[GroupMessages, list[AllfoldError]]:
     """The end of one rank, and what has happened to the other: an error says that it has left."""
     gone: list[AllfoldError] = []
-    return letters(lambda source: gone[0] if gone else None), gone
+    return messages(lambda source: gone[0] if gone else None), gone
 
 
 def test_a_receive_that_begins_while_its_source_leaves_ends() -> None:
@@ -102,7 +102,7 @@ def test_a_receive_that_begins_while_its_source_leaves_ends() -> None:
 
 def test_a_receive_ends_when_the_last_message_of_a_rank_that_has_left_is_another() -> None:
     box, gone = with_end()
-    box._long[1] = deque([Frame(News.LETTER, 0, UINT8, (6, 4, 0), b"data")])  # is being taken in
+    box._long[1] = deque([Frame(News.MESSAGE, 0, UINT8, (6, 4, 0), b"data")])  # is being taken in
     wanted = waiting(box)
     gone.append(RankLost("rank 1 has left"))
     box.fail_what_cannot_come()
@@ -110,7 +110,7 @@ def test_a_receive_ends_when_the_last_message_of_a_rank_that_has_left_is_another
     box._take_in(1)
     with pytest.raises(RankLost, match="rank 1 has left"):
         box.wait(wanted, 0.0)
-    assert [message.tag for message in box._come] == [6]
+    assert [message.tag for message in box._unclaimed] == [6]
 
 
 # Tags of collectives --------------------------------------------------------------------------------------------------
@@ -136,5 +136,5 @@ def test_no_tag_has_two_uses() -> None:
         tag for name, tag in vars(tags).items() if name.isupper() and name not in ("MOST_TAG", "FIRST_FREE", "FRAME")
     ]
     beside = [tag for tag in fixed if tag >= tags.FIRST_FREE]
-    assert len(set(beside)) == len(beside) == 7 and max(beside) <= tags.MOST_TAG
-    assert tags.of_letter(0) != tags.FRAME and tags.of_letter(2**30 - 1) <= tags.MOST_TAG
+    assert len(set(beside)) == len(beside) == 6 and max(beside) <= tags.MOST_TAG
+    assert tags.of_message(0) != tags.FRAME and tags.of_message(2**30 - 1) <= tags.MOST_TAG

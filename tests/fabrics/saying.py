@@ -1,4 +1,4 @@
-"""What a call across hosts said, and how long it took; for ranks of the tests."""
+"""What a call said, and how long it took; for ranks of the tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import allfold as af
+
+AT_ONCE = 20.0
+"""Seconds that an error takes at most if nobody waits for a timeout (which is longer), on however busy a machine."""
 
 
 def said_by(call: Callable[[], Any]) -> tuple[str, str, float]:

@@ -1,0 +1,78 @@
+"""Tests with ranks that share one GPU, as `allfold.testing` runs them: `make test-gpu`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("make test-gpu needs a GPU, and there is none", allow_module_level=True)
+
+from allfold.errors import RankFailed  # noqa: E402
+from allfold.testing import run  # noqa: E402
+
+RANKS = 4
+
+
+def model_and_data() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+    return layers.cuda(), torch.randn(RANKS * 8, 16).cuda()
+
+
+def step(model: Any, data: Any) -> float:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+    return float(model(data).detach().square().mean())
+
+
+def train(group: Any, how: str) -> float:
+    import torch.distributed as dist
+
+    assert torch.cuda.current_device() == 0
+    model, data = model_and_data()
+    mine = data.chunk(RANKS)[group.rank()]
+    if how == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    loss = torch.tensor(step(model, mine), device="cuda")
+    dist.all_reduce(loss, dist.ReduceOp.AVG)
+    return float(loss)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+def test_training_on_one_gpu(how: str, keep: bool) -> None:
+    expected = step(*model_and_data())
+    losses = run(train, RANKS, args=(how,), backend="allfold", device="cuda:0", timeout=120, keep=keep)
+    assert losses == pytest.approx([expected] * RANKS, rel=1e-4)
+
+
+def test_every_rank_with_a_gpu_of_its_own() -> None:
+    """As nccl needs it; on a machine with too few, the message says which rank found none."""
+    ranks = torch.cuda.device_count() + 1
+    with pytest.raises(
+        RankFailed, match=rf"device='cuda': rank {ranks - 1} would use GPU {ranks - 1}, and torch finds"
+    ):
+        run(train, ranks, args=("ddp",), backend="nccl", device="cuda", timeout=60)
+
+
+def alone(group: Any) -> float:
+    import torch.distributed as dist
+
+    x = torch.ones(3, device="cuda")
+    dist.all_reduce(x)
+    return float(x.sum())
+
+
+def test_nccl() -> None:
+    assert run(alone, 1, backend="nccl", device="cuda", timeout=60) == [3.0]
