@@ -1,11 +1,12 @@
-"""Step time of a 25-million-parameter transformer, trained by several ranks in turns: torch's DDP on gloo and on allfold;
-beside them the same step without any communication.
+"""Step time of a 25-million-parameter transformer, trained by several ranks in turns: torch's DDP, or FSDP2, on gloo and on
+allfold; beside them the same step without any communication.
 
     python benchmarks/training.py                                     # 2 and 4 ranks, few tokens and more
     python benchmarks/training.py --ranks 2 --tokens 4
+    python benchmarks/training.py --ranks 4 --hosts 2 --by DDP,FSDP2  # on two simulated hosts, which TCP connects
 
 All take their turns in the same processes, round after round, one thread a rank; the best round of each counts, by the
-time of the slowest rank; "× gloo" is how many times faster than DDP on gloo that is, and beside it stands the median of
+time of the slowest rank; "× gloo" is how many times faster than on gloo that is, and beside it stands the median of
 that ratio over the rounds. Processor time is the mean of the ranks, with all their threads; it changes
 less with what else the machine does. In the end both must have the same parameters. "Communication" is what the step takes
 longer than without any. The optimizer is plain SGD.
@@ -20,12 +21,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import allfold as af
 from allfold.bench.environment import describe_environment, environment_lines
 
-WITHOUT, GLOO, OURS = "no communication", "DDP on gloo", "DDP on allfold"
+WITHOUT, GLOO, OURS = "no communication", "gloo", "allfold"
 WIDTH, LAYERS = 512, 8
 STEPS = 3  # per turn
 
@@ -46,6 +48,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="2,4", help="how many, separated by commas (default: 2,4)")
     parser.add_argument("--tokens", default="4,64", help="for each rank in each step (default: 4,64)")
+    parser.add_argument("--by", default="DDP", help="DDP, FSDP2 or both, separated by a comma (default: DDP)")
+    parser.add_argument("--hosts", type=int, help="divide the ranks into this many simulated hosts")
     parser.add_argument("--rounds", type=int, default=8, help=f"turns of {STEPS} steps for each (default: 8)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
@@ -53,12 +57,12 @@ def main() -> int:
     facts = describe_environment(max(_numbers(arguments.ranks)), {"torch": _torch_version()})
     if not arguments.json:
         print("\n".join(environment_lines(facts)).replace(" bench,", " training,"), flush=True)
-    for ranks in _numbers(arguments.ranks):
-        for tokens in _numbers(arguments.tokens):
-            table = af.spawn(train, ranks, args=(tokens, arguments.rounds), timeout=1800)[0]
-            tables.append(table)
-            if not arguments.json:
-                _print(table)
+    every = product(arguments.by.split(","), _numbers(arguments.ranks), _numbers(arguments.tokens))
+    for by, ranks, tokens in every:
+        table = af.spawn(train, ranks, args=(by, tokens, arguments.rounds), hosts=arguments.hosts, timeout=1800)[0]
+        tables.append(table)
+        if not arguments.json:
+            _print(table)
     if arguments.json:
         print(json.dumps({"environment": facts, "tables": tables}, indent=1))
     return 0 if all(table["same parameters"] for table in tables) else 1
@@ -67,7 +71,7 @@ def main() -> int:
 # On every rank --------------------------------------------------------------------------------------------------------
 
 
-def train(comm: Any, tokens: int, rounds: int) -> dict[str, Any]:
+def train(comm: Any, by: str, tokens: int, rounds: int) -> dict[str, Any]:
     """All contenders in turns; returns the table."""
     import numpy as np
     import torch
@@ -75,8 +79,8 @@ def train(comm: Any, tokens: int, rounds: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    contenders = {name: _contender(name) for name in (WITHOUT, GLOO, OURS)}
-    size = sum(parameter.numel() for parameter in contenders[OURS].module.parameters())
+    contenders = {name: _contender(name, by) for name in (WITHOUT, GLOO, OURS)}
+    size = sum(parameter.numel() for parameter in contenders[WITHOUT].module.parameters())
     torch.manual_seed(1 + comm.rank)
     data = [(torch.randn(1, tokens, WIDTH), torch.randn(1, tokens, WIDTH)) for _ in range(STEPS)]
 
@@ -104,7 +108,7 @@ def train(comm: Any, tokens: int, rounds: int) -> dict[str, Any]:
     best = {name: min(seconds for seconds, _ in times) for name, times in turns.items()}
     rows = [
         {
-            "name": name,
+            "name": name if name == WITHOUT else f"{by} on {name}",
             "seconds": best[name],
             "turns": [seconds for seconds, _ in turns[name]],
             "processor": min(processor for _, processor in turns[name]),
@@ -117,6 +121,8 @@ def train(comm: Any, tokens: int, rounds: int) -> dict[str, Any]:
         for name in turns
     ]
     table = {
+        "by": by,
+        "hosts": len(comm.engine.hosts()),
         "ranks": comm.size,
         "tokens": tokens,
         "parameters": size,
@@ -128,9 +134,11 @@ def train(comm: Any, tokens: int, rounds: int) -> dict[str, Any]:
     return table
 
 
-def _contender(name: str) -> Contender:
+def _contender(name: str, by: str) -> Contender:
     import torch
     import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
@@ -139,8 +147,16 @@ def _contender(name: str) -> Contender:
     )
     forward: Any = module
     if name != WITHOUT:
-        group = dist.new_group(backend="gloo" if name == GLOO else "allfold")
-        forward = DistributedDataParallel(module, process_group=group, gradient_as_bucket_view=True)  # its faster mode
+        group = dist.new_group(backend=name)
+        if by == "DDP":
+            forward = DistributedDataParallel(
+                module, process_group=group, gradient_as_bucket_view=True
+            )  # its faster mode
+        else:
+            mesh = DeviceMesh.from_group(group, "cpu")
+            for layer in module:
+                fully_shard(layer, mesh=mesh)
+            forward = fully_shard(module, mesh=mesh)
     return Contender(module, forward, torch.optim.SGD(module.parameters(), lr=0.01))
 
 
@@ -150,7 +166,7 @@ def _largest_difference(comm: Any, contenders: dict[str, Contender]) -> float:
     import torch
 
     flat = [
-        torch.cat([parameter.detach().flatten() for parameter in contender.module.parameters()])
+        torch.cat([_whole(parameter).flatten() for parameter in contender.module.parameters()])
         for name, contender in contenders.items()
         if name != WITHOUT
     ]
@@ -161,11 +177,20 @@ def _largest_difference(comm: Any, contenders: dict[str, Contender]) -> float:
     return float(worst[0])
 
 
+def _whole(parameter: Any) -> Any:
+    """The values of a parameter of which every rank may have a part."""
+    from torch.distributed.tensor import DTensor
+
+    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
+
+
 # What is printed ------------------------------------------------------------------------------------------------------
 
 
 def _print(table: dict[str, Any]) -> None:
-    print(f"\n{table['ranks']} ranks, {table['tokens']} tokens a rank and step, {table['parameters']:,} parameters")
+    hosts = f" on {table['hosts']} hosts" if table["hosts"] > 1 else ""
+    work = f"{table['tokens']} tokens a rank and step, {table['parameters']:,} parameters"
+    print(f"\n{table['by']}: {table['ranks']} ranks{hosts}, {work}")
     heads = ("ms a step", "× gloo", "median", "processor ms", "communication")
     print(" " * 21 + "".join(f"{head:>{len(head) + 2}}" for head in heads))
     for row in table["rows"]:

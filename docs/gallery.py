@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from moving import moving
+
 import allfold as af
 from allfold.collectives import COLLECTIVES
 from allfold.registry import find_algorithm
-from allfold.view.moving import moving
 from allfold.view.svg import figure
 
 HERE = Path(__file__).parent

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import allfold
+import allfold.testing
 import allfold.torch
 from allfold import price
 from allfold.communicator.communicator import Communicator
@@ -105,6 +106,7 @@ def names() -> dict[str, list[Name]]:
     found["allfold.torch"] = [
         _entry(f"allfold.torch.{name}", getattr(allfold.torch, name), ranks=2) for name in allfold.torch.__all__
     ]
+    found["allfold.testing"] = [_entry("allfold.testing.run", allfold.testing.run)]
     return found
 
 

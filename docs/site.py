@@ -36,6 +36,7 @@ PAGES = (
     "web/README.md",
     "benchmarks/simgrid/README.md",
 )
+ABOUT = "about.md"
 _ASSETS = ("site.js", "site.css")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -47,7 +48,8 @@ def lesson_page(lesson: Lesson) -> dict[str, str]:
     parts = [text, "## Predict first", "Commit to a number before you look at the answer.", *_predictions(lesson)]
     parts += [
         "## Then write it",
-        f"`allfold learn start {lesson.number}` gives you the file, `allfold learn check` judges it.",
+        f'<a href="../index.html#lesson={lesson.name}">Write it in your browser</a>, with nothing installed. On your machine, '
+        f"`allfold learn start {lesson.number}` gives you the file, and `allfold learn check` judges it.",
     ]
     parts.append("\n".join(f"- `{one.function}`: {one.task}" for one in lesson.exercises))
     parts.append(f"```python\n{lesson.read('start.py').strip()}\n```")
@@ -86,7 +88,10 @@ def _neighbours(lesson: Lesson) -> list[str]:
 
 def overview() -> str:
     lines = [f"{one.number}. [{one.title}]({one.label}.md) ({one.minutes} minutes): {one.about}" for one in lessons()]
-    how = "Read here, and work in your terminal: `allfold learn` ([how it works](../docs/learn.md)) checks what you write."
+    how = (
+        'Read here, and write <a href="../index.html#lessons">in your browser</a>, with nothing installed; or work in your '
+        "terminal: `allfold learn` ([how it works](../docs/learn.md)) checks what you write."
+    )
     return "\n".join(["# The course", "", how, "", *lines, ""])
 
 
@@ -98,6 +103,8 @@ def write_pages(folder: Path) -> None:
         made |= lesson_page(lesson)
     for path in (*PAGES, *(str(one.relative_to(ROOT)) for one in sorted((ROOT / "docs").glob("*.md")))):
         made[path] = (ROOT / path).read_text(encoding="utf-8")
+    # The site begins with a page of its own (`site_page.py`), which takes the place of this one.
+    made = {"index.md": "# allfold\n", **{_placed(path): _linked(path, text) for path, text in made.items()}}
     for path, text in made.items():
         _write(source / path, text)
     for path, text in made.items():
@@ -107,6 +114,23 @@ def write_pages(folder: Path) -> None:
         shutil.copy(ROOT / "docs" / name, source / name)
     _write(folder / "mkdocs.yml", json.dumps(_settings(), indent=1))  # JSON is YAML
     print(f"{len(made)} files for the site are in {folder}")
+
+
+def _placed(path: str) -> str:
+    """The README is a page among others."""
+    return ABOUT if path == "README.md" else path
+
+
+def _linked(path: str, text: str) -> str:
+    """The text with its links to the README changed accordingly."""
+
+    def changed(link: re.Match[str]) -> str:
+        target, sign, anchor = link[1].partition("#")
+        leads = os.path.normpath(Path(path).parent / target)
+        there = os.path.relpath(ABOUT, Path(path).parent) if target and leads == "README.md" else target
+        return f"]({there}{sign}{anchor})"
+
+    return _LINK.sub(changed, text)
 
 
 def _write(path: Path, text: str) -> None:
@@ -150,7 +174,7 @@ def _settings() -> dict[str, object]:
         "extra_javascript": ["site.js"],
         "extra_css": ["site.css"],
         "markdown_extensions": ["attr_list", "md_in_html", "tables", "pymdownx.highlight", "pymdownx.superfences", {"toc": {}}],
-        "nav": [{"Home": "README.md"}, {"Learn": course}, *sections, {"Index": "docs/index.md"}],
+        "nav": [{"Try it": "index.md"}, {"About": ABOUT}, {"Learn": course}, *sections, {"Index": "docs/index.md"}],
         "validation": {"nav": {"omitted_files": "ignore"}, "links": {"anchors": "ignore"}},
     }  # fmt: skip
 
@@ -198,6 +222,8 @@ def faults_of(site: Path) -> list[str]:
             there = there / "index.html" if there.is_dir() else there
             if not there.exists():
                 found.append(f"{name} links to {one}, which does not exist")
+            elif there == site / "index.html":
+                pass  # its fragments are places in the page, not headings (web/src/address.ts)
             elif parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].anchors:
                 found.append(f"{name} links to {one}, which has no such heading")
     return found

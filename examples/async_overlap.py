@@ -49,7 +49,7 @@ def main(comm):
         comm.all_reduce(array)
 
     alone = best_time(comm, fill, reduce_now, check)
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     say(f"an all_reduce of {array.nbytes >> 20} MiB alone: {alone * 1e3:.1f} ms; ranks: {comm.size}, cores: {cores}")
     say(f"{'work':12s}{'alone':>10s}{'one after the other':>22s}{'at once':>10s}{'hidden':>9s}")
 

@@ -105,7 +105,7 @@ def what_overflows(comm, say):
         calls += 1
     if comm.size > 1:
         assert calls == math.ceil(128 / math.log2(comm.size)), calls
-        say(f"\nnever refilled, an array of ones is infinite after {calls} calls: here it is filled anew for each")
+        say(f"\nnever refilled, an array of ones is infinite after {calls} calls: here it is refilled for each")
 
 
 def main(comm):

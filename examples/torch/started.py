@@ -47,10 +47,13 @@ def one_rank(rank, main, backend, size, port):
 
 def run(main, backend):
     """Connect, work, disconnect. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who we are and where to meet."""
+    # One store for all groups. With one store for each, a rank may find the last one, which rank 0 is about to close.
+    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
     for name in backend.split(","):
         if name == "allfold":
             import allfold.torch  # noqa: F401  (registers the backend)
-        dist.init_process_group(name, timeout=TIMEOUT)
+        own = dist.PrefixStore(name, store)
+        dist.init_process_group(name, store=own, rank=rank, world_size=size, timeout=TIMEOUT)
         say(f"{name}, {dist.get_world_size()} ranks")
         main(dist.get_rank(), dist.get_world_size())
         dist.destroy_process_group()
