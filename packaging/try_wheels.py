@@ -42,7 +42,7 @@ dist.destroy_process_group()
 print("torch: fine")
 """
 TESTS = ["tests/language", "tests/pure"]
-TESTS_WITH_TORCH = ["tests/engines/test_boundary.py"]  # between hosts, gloo of torch carries the bytes
+TESTS_WITH_TORCH = ["tests/engines/test_boundary.py"]
 
 
 def main() -> None:
