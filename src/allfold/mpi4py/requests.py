@@ -163,9 +163,11 @@ class Pending(ABC):
 
     def cancel(self) -> None:
         """Withdraw it if nothing has happened yet."""
+        return
 
     def freed(self) -> None:
         """The program has freed the request."""
+        return
 
 
 class Done(Pending):

@@ -220,7 +220,8 @@ def _merged(found: list[Difference]) -> list[Difference]:
             merged.append(one)
         elif one.key in ranks:
             those = ranks.pop(one.key)
-            sentence = f"{one.sentence} gave {name_ranks(those)} a different result, although the inputs of all its ranks were the same"
+            given = f"{one.sentence} gave {name_ranks(those)} a different result"
+            sentence = f"{given}, although the inputs of all its ranks were the same"
             merged.append(Difference("result", tuple(those), one.number, sentence, one.place, one.tensor, one.key))
     return merged
 

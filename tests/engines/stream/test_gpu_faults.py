@@ -32,6 +32,7 @@ from allfold.engines import choose
 from allfold.engines.engine import Call
 from allfold.engines.shared_memory.engine import SharedMemory
 from allfold.engines.stream import kernels, retire, runner, ways
+from allfold.engines.stream.engine import InTheStream
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -256,6 +257,32 @@ def interrupted(comm: Communicator) -> str:
 
 def test_an_interrupted_call_ends_the_call_of_all_ranks() -> None:
     for said in af.spawn(interrupted, 2, timeout=60):
+        assert said.startswith("RankLost: ")
+
+
+def interrupted_as_the_wait_begins(comm: Communicator) -> str:
+    """Rank 0 is interrupted when its call is in the stream, before the first line of the wait for it has run."""
+    device = device_of("on the device")
+    array = device.array(np.ones(100), device.new_stream())
+    comm.all_reduce(array)
+    if comm.rank:
+        return said_by(lambda: comm.all_reduce(array))
+
+    def interrupt(frame: types.FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is InTheStream.wait.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        comm.all_reduce(array)
+    except KeyboardInterrupt:
+        return said_by(lambda: comm.all_reduce(array))
+    return "not interrupted"
+
+
+def test_an_interrupt_between_the_launch_and_the_wait_ends_the_call_of_all_ranks() -> None:
+    for said in af.spawn(interrupted_as_the_wait_begins, 2, timeout=60):
         assert said.startswith("RankLost: ")
 
 

@@ -63,17 +63,21 @@ class Stream(Engine):
                 raise UsageError(f"{call.collective}: the array is not in a GPU's memory, which this engine requires")
         if input is None and output is None:
             return self._run_without_arrays(call, async_op)
+        ticket = None
         try:
             ticket = self._put(call, input, output)
+            if async_op:
+                return ticket  # the arrays are kept until the stream has come to its end
+            ticket.wait()
+            return None
         except AllfoldError:
             raise
         except BaseException:  # an interrupt: the call may have begun, and the other ranks must not wait for the rest
             self.abort()
+            if ticket is not None:
+                with contextlib.suppress(AllfoldError):
+                    ticket.wait(_LAST_CALLS_SECONDS)
             raise
-        if async_op:
-            return ticket  # the arrays are kept until the stream has come to its end
-        ticket.wait_or_abort()
-        return None
 
     def _run_without_arrays(self, call: Call, async_op: bool) -> Ticket | None:
         """A barrier, made on the host when the GPU has done the calls before it."""
@@ -262,15 +266,3 @@ class InTheStream:
         if error is not None:
             raise error
         return True
-
-    def wait_or_abort(self) -> None:
-        """Wait for a call whose caller cannot wait again: an interrupt ends the calls of all ranks."""
-        try:
-            self.wait()
-        except AllfoldError:
-            raise
-        except BaseException:
-            self._ways.abort()
-            with contextlib.suppress(AllfoldError):
-                self.wait(_LAST_CALLS_SECONDS)
-            raise
