@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from saying import AT_ONCE, said_by
 import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.engines.islands import world
+from allfold.engines.islands.calls import Calls
 from allfold.engines.islands.frames import Frame, News, Progress
 from allfold.engines.shared_memory.flight import read as read_flights
 
@@ -414,6 +416,27 @@ def test_an_interrupt_ends_the_call_on_all_hosts() -> None:
     said = af.spawn(interrupted, 4, hosts=2, timeout=60)
     assert said[0][0] == "KeyboardInterrupt"
     assert all(kind == "RankLost" and "rank 0" in text and seconds < AT_ONCE for kind, text, seconds in said[1:]), said
+
+
+def interrupted_as_it_begins(comm: Communicator) -> list[tuple[str, str, float]]:
+    """Rank 0 is interrupted where its call has been counted, and has not sent anything yet."""
+
+    def interrupt(frame: types.FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is Calls._make.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    if comm.rank == 0:
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            comm.all_reduce(np.ones(3), op=lambda a, b: a + b)
+    return [said_by(lambda: comm.all_reduce(np.ones(3), op=lambda a, b: a + b)) for _ in range(2)]
+
+
+def test_an_interrupt_at_the_start_of_a_call_ends_it_on_all_hosts() -> None:
+    for said in af.spawn(interrupted_as_it_begins, 4, hosts=2, timeout=60):
+        for kind, text, seconds in said:
+            assert kind == "RankLost" and "rank 0 gave up all_reduce" in text and seconds < AT_ONCE, said
 
 
 def in_the_background(comm: Communicator) -> tuple[str, str, float]:

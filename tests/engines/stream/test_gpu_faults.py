@@ -32,7 +32,7 @@ from allfold.engines import choose
 from allfold.engines.engine import Call
 from allfold.engines.shared_memory.engine import SharedMemory
 from allfold.engines.stream import kernels, retire, runner, ways
-from allfold.engines.stream.engine import InTheStream
+from allfold.engines.stream.engine import Stream
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -261,17 +261,21 @@ def test_an_interrupted_call_ends_the_call_of_all_ranks() -> None:
 
 
 def interrupted_as_the_wait_begins(comm: Communicator) -> str:
-    """Rank 0 is interrupted when its call is in the stream, before the first line of the wait for it has run."""
+    """Rank 0 is interrupted when its call is in the stream, where the next function begins."""
     device = device_of("on the device")
     array = device.array(np.ones(100), device.new_stream())
     comm.all_reduce(array)
     if comm.rank:
         return said_by(lambda: comm.all_reduce(array))
 
+    is_launched = False
+
     def interrupt(frame: types.FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is InTheStream.wait.__code__:
+        nonlocal is_launched
+        if event == "call" and is_launched:
             sys.setprofile(None)
             raise KeyboardInterrupt
+        is_launched = is_launched or (event == "return" and frame.f_code is Stream._put.__code__)
 
     sys.setprofile(interrupt)
     try:

@@ -98,30 +98,34 @@ class Calls:
             if membership.error is None:
                 membership.give_up(error)
             raise
-        with self._lock:
-            self.direct.shut()
-            job.number = self.direct.next()
-            here = not async_op and not self._open and self.direct.at_work() is None
-            self._open.append(job)
+        try:
+            with self._lock:
+                self.direct.shut()
+                job.number = self.direct.next()
+                here = not async_op and not self._open and self.direct.at_work() is None
+                self._open.append(job)
+                if here:
+                    self._turn.acquire()  # free, or about to be; acquired here, before a queued call can take it
+                else:
+                    job.bell = threading.Event()
+                    self._queue.put(lambda: self._make_queued(job))
             if here:
-                self._turn.acquire()  # free, or about to be; acquired here, before a queued call can take it
-            else:
-                job.bell = threading.Event()
-                self._queue.put(lambda: self._make_queued(job))
+                self._make(job)
+            elif job.bell is not None and not async_op:
+                job.bell.wait()
+        except AllfoldError:
+            raise
+        except (
+            BaseException
+        ) as error:  # an interrupt: the caller gets its arrays back, so nothing may use them from now on
+            why = f"{type(error).__name__} ({self._roster.label})"
+            membership.give_up(RankLost(f"rank {self._roster.rank} gave up {call.collective}: {why}"))
+            raise
         if async_op:
             if membership.error is not None:  # the group has failed meanwhile
                 job.end(membership.error)
                 job.release()
             return Background(job.done, partial(self.wait, job))
-        if here:
-            self._make(job)
-        elif job.bell is not None:
-            try:
-                job.bell.wait()
-            except BaseException as error:  # the caller gets its arrays back, so nothing may use them from now on
-                why = f"{type(error).__name__} ({self._roster.label})"
-                membership.give_up(RankLost(f"rank {self._roster.rank} gave up {call.collective}: {why}"))
-                raise
         self._raise(job.error)
         return None
 
