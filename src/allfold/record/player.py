@@ -20,9 +20,9 @@ import torch.distributed as dist
 
 from .. import errors
 from ..explain.calls import Frame, Tensor
+from ..intercept.done_work import NO_TIMEOUT, DoneWork
 from ..intercept.lines import lines_of, place
 from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, tensors_of
-from ..torch.work import DoneWork
 from .digests import digest_of, fill
 from .read import Answer, CallKey, Form, RankRecord, Recorded, RecordedGroup, bytes_of
 from .stores import as_bytes, key_of
@@ -227,7 +227,7 @@ class NeverEnds(ReplayedMessage):
         super().__init__([], None)
         self._player, self._sentence = player, sentence
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         raise self._player._end(self._sentence)
 
     def is_completed(self) -> bool:

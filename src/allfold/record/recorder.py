@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ..intercept.done_work import NO_TIMEOUT
 from ..intercept.lines import lines_of, place
 from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, tensors_of, work_of
 from .digests import digest_of, in_order, spans
 from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, STORE, WORLD, Writer
 from .keep import Keep
 
-_NO_TIMEOUT = timedelta(0)
 _LAST_SECONDS = 0.2
 _internal: Any = torch._C._distributed_c10d
 
@@ -234,9 +234,9 @@ class RecordedMessage(dist._Work):  # type: ignore[misc]
         self._is_written = False
         self._lock = threading.Lock()
 
-    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         try:
-            ended = bool(self._work.wait(timeout) if timeout > _NO_TIMEOUT else self._work.wait())
+            ended = bool(self._work.wait(timeout) if timeout > NO_TIMEOUT else self._work.wait())
         except BaseException as error:
             self._fail(error)
             raise
@@ -302,7 +302,7 @@ def wait(work: Any, *arguments: Any, **given: Any) -> Any:
     except RuntimeError as error:
         if "FutureWrappingWork" not in str(error):
             raise
-    timeout = given.get("timeout", arguments[0] if arguments else _NO_TIMEOUT)
+    timeout = given.get("timeout", arguments[0] if arguments else NO_TIMEOUT)
     end = time.monotonic() + timeout.total_seconds()
     while not work.is_completed():
         if time.monotonic() > end:

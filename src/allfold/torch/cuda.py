@@ -29,12 +29,13 @@ from ..engines.buffer import Buffer
 from ..engines.engine import CUDA, Call
 from ..engines.stream.engine import Arguments, InTheStream, Stream
 from ..errors import CollectiveTimeout, DeviceError
+from ..intercept.done_work import NO_TIMEOUT
 from ..ops import Op, find_op
 from ..registry import AnyAlgorithm
 from .device import Device, copy_back
 from .host import Host
 from .tensors import as_moved, check, plain, to_dlpack
-from .work import NO_TIMEOUT, Awaited, GroupTimeout
+from .work import Awaited, GroupTimeout
 
 _NAMES = tuple(COLLECTIVES)
 _POLL_SECONDS = 50e-6

@@ -18,8 +18,9 @@ from ..division import Lengths
 from ..engines.buffer import overlap, put_back
 from ..engines.engine import Entry
 from ..errors import CollectiveTimeout, UsageError
+from ..intercept.done_work import NO_TIMEOUT
 from .tensors import as_moved, check_reducible, is_ready, plain, to_dlpack, unwrapped
-from .work import DONE, NO_TIMEOUT, CallQueue, GroupTimeout
+from .work import DONE, CallQueue, GroupTimeout
 
 _NAMES = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")  # as torch's RedOpType counts them
 _PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from ..communicator.handle import Handle
 from ..communicator.messages import Pending
 from ..errors import AllfoldError, CollectiveTimeout
-
-NO_TIMEOUT = timedelta(0)  # torch passes this, or less, where no timeout was given
+from ..intercept.done_work import NO_TIMEOUT, DoneWork
 
 
 class GroupTimeout(CollectiveTimeout, dist.DistBackendError):
@@ -30,33 +29,6 @@ class GroupTimeout(CollectiveTimeout, dist.DistBackendError):
 
 class GroupDestroyed(AllfoldError, dist.DistBackendError):
     """A call on a group that no longer exists."""
-
-
-class DoneWork(dist._Work):
-    """A call that had ended when it returned. All such calls share one object, since it holds nothing."""
-
-    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def exception(self) -> None:
-        return None
-
-    def synchronize(self) -> None:
-        return None
-
-    def result(self) -> list[torch.Tensor]:
-        return []
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result([])
-        return future
 
 
 DONE = DoneWork()

@@ -261,11 +261,12 @@ def test_an_interrupted_call_ends_the_call_of_all_ranks() -> None:
 
 
 def interrupted_as_the_wait_begins(comm: Communicator) -> str:
-    """Rank 0 is interrupted when its call is in the stream, where the next function begins."""
+    """Rank 0 is interrupted when its call is in the stream, where the next function begins. Then rank 1 makes the call."""
     device = device_of("on the device")
     array = device.array(np.ones(100), device.new_stream())
     comm.all_reduce(array)
     if comm.rank:
+        comm.barrier()
         return said_by(lambda: comm.all_reduce(array))
 
     is_launched = False
@@ -281,6 +282,7 @@ def interrupted_as_the_wait_begins(comm: Communicator) -> str:
     try:
         comm.all_reduce(array)
     except KeyboardInterrupt:
+        comm.barrier()
         return said_by(lambda: comm.all_reduce(array))
     return "not interrupted"
 
