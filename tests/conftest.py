@@ -52,7 +52,7 @@ def kept_templates(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ranks come from kept processes, which have imported everything, except where it is tested how they come."""
     with pytest.MonkeyPatch.context() as patch:
         if "launch" not in Path(request.path).parts:
-            patch.setattr(supervise, "Template", KeptTemplate)
+            patch.setattr(supervise, "RepeatedTemplate", KeptTemplate)
         yield
 
 

@@ -27,7 +27,7 @@ def main() -> int:
     arguments = parser.parse_args()
     for module in (ranks, seeded):
         cloudpickle.register_pickle_by_value(module)
-    supervise.Template = KeptTemplate
+    supervise.RepeatedTemplate = KeptTemplate
     right: Counter[str] = Counter()
     done: Counter[str] = Counter()
     last = arguments.first + arguments.trials

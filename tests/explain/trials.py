@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--torch", action="store_true", help="also run torch's own analyser on the records")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
-    supervise.Template = KeptTemplate  # type: ignore[attr-defined]  # torch is imported once
+    supervise.RepeatedTemplate = KeptTemplate  # type: ignore[attr-defined]  # torch is imported once
     counts: dict[str, list[int]] = defaultdict(lambda: [0] * 6)
     for seed in range(arguments.first, arguments.first + arguments.trials):
         trial = make_trial(seed)

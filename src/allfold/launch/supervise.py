@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TextIO
 
+from allfold.launch.kept import RepeatedTemplate
 from allfold.launch.template import WORKER, Template
 
 # After a failure the other ranks get some time to finish by themselves (they have errors of their own to write), then
@@ -117,7 +118,7 @@ class Supervisor:
         self.survive = survive  # a rank that fails does not end the others
         self.tolerates_death = tolerates_death  # one that raises does, and one that exits or is killed does not
         self.was_meant_to_die = was_meant_to_die  # asked when a rank is found dead: then it has not failed
-        self.make_template = make_template or Template  # not a default argument: tests replace Template
+        self.make_template = make_template or RepeatedTemplate  # not a default argument: tests replace it
         self.seconds_to_obey = seconds_to_obey
         self.children: list[Child] = []
         self.ended: list[Child] = []  # in the order in which they ended

@@ -67,28 +67,35 @@ def _become(command: list[str]) -> NoReturn:
 
 
 def _serve(connection: int, start: int) -> NoReturn:
-    """Fork a template for every request, until the launcher closes the connection. Templates leave this function."""
+    """Fork a template for every request, until the launcher closes the connection, or sends none for a while.
+
+    Templates leave this function.
+    """
     import contextlib
     import itertools
+    import select
     import socket
 
     gc.disable()
     server, launcher = os.getpid(), socket.socket(fileno=connection)
     launcher.set_inheritable(False)
-    sys.path[:], modules = _unpickled(start)
+    sys.path[:], modules, seconds_idle = _unpickled(start)
     _import(modules)
     requests = itertools.count()
+    incoming = select.poll()
+    incoming.register(launcher, select.POLLIN)
     while True:
         if next(requests) == 1:  # while the first run goes on
             _gather_memory()
+        while seconds_idle is not None and not incoming.poll(1000 * seconds_idle):
+            if not _has_children():
+                os._exit(0)
         message, descriptors = b"", list[int]()
         with contextlib.suppress(ConnectionError):
             message, descriptors, _, _ = socket.recv_fds(launcher, 1, _DESCRIPTORS_OF_A_REQUEST)
         if not message:
             os._exit(0)  # what the modules do at the end of a process is not for this one
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # templates of earlier requests
-                pass
+        _has_children()
         sys.path[:], folder, environment, ranks, modules = _unpickled(descriptors[0])
         # Others may look for variables of the run while they are imported: the template imports those.
         stays = [module for module in modules if module == "torch" or module.startswith("allfold.")]
@@ -115,6 +122,16 @@ def _serve(connection: int, start: int) -> NoReturn:
             os.close(descriptor)
         if process is not None:
             _tell(launcher, {"process": process})
+
+
+def _has_children() -> bool:
+    """True if a template is running; those that have ended are reaped."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _unpickled(descriptor: int) -> Any:
