@@ -1,4 +1,4 @@
-"""No test of the launcher leaves a file open."""
+"""No test of the launcher leaves a file open. Each of its runs has a template of its own, but in test_repeated.py."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
+from allfold.launch import supervise
+from allfold.launch.template import Template
 
 _PATIENCE_SECONDS = 20.0
 
@@ -34,3 +37,9 @@ def no_descriptor_is_left() -> Iterator[None]:
         gc.collect()
         assert time.monotonic() < end, f"left open: {more}"
         time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def own_templates(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.path.stem != "test_repeated":
+        monkeypatch.setattr(supervise, "RepeatedTemplate", Template)
