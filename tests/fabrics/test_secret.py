@@ -71,7 +71,7 @@ def test_a_seal_holds_for_one_name_one_value_and_one_secret() -> None:
             secret.open("place/0", sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :])
     with pytest.raises(AllfoldError, match="not written with the secret"):
         secret.open("place/0", sealed[:20])
-    with pytest.raises(AllfoldError, match="without a secret, or a stranger"):
+    with pytest.raises(AllfoldError, match="without a secret, or by a stranger"):
         secret.open("place/0", b"here")
     with pytest.raises(AllfoldError, match="this rank has none"):
         check_unsealed("place/0", sealed)
@@ -101,7 +101,7 @@ def test_boards_in_one_store_read_and_decide_what_was_sealed(stores: Callable[[]
     with pytest.raises(AllfoldError, match="this rank has none"):
         Board(store, 1, 2, None).some("left", [0, 1]).decide("who", b"[1]")
     store.put("left/open", b"[1]")
-    with pytest.raises(AllfoldError, match="without a secret, or a stranger"):
+    with pytest.raises(AllfoldError, match="without a secret, or by a stranger"):
         first.decide("open", b"[0]")
 
 

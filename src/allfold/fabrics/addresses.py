@@ -1,8 +1,9 @@
 """Reachable addresses of hosts: found by probing, not by name.
 
-A hostname often resolves to a loopback address, or to an interface that leads elsewhere. So every host puts up the
-addresses of its interfaces, the first rank of every host tries those of all others, and each host takes the first of
-its addresses that everybody reached. `ALLFOLD_INTERFACE` (or gloo's `GLOO_SOCKET_IFNAME`) names the interface instead.
+A hostname often resolves to a loopback address, or to an interface that leads elsewhere. So every host
+publishes the addresses of its interfaces, its first rank tries to connect to those of all other hosts, and each host
+takes the first of its addresses that all others reached. `ALLFOLD_INTERFACE` (or gloo's `GLOO_SOCKET_IFNAME`) names the
+interface instead.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Address(NamedTuple):
 
 
 def own_addresses(environ: Mapping[str, str] = os.environ) -> list[Address]:
-    """The addresses of this host that others might reach, IPv4 first; of the interface that is named, if one is."""
+    """The addresses of this host that others might reach, IPv4 first; if an interface is named, only those of that one."""
     found = [*_version_4(), *_version_6()]
     wanted = environ.get("ALLFOLD_INTERFACE") or environ.get("GLOO_SOCKET_IFNAME")
     if wanted:
@@ -52,7 +53,7 @@ def own_addresses(environ: Mapping[str, str] = os.environ) -> list[Address]:
 
 
 def _version_4() -> list[Address]:
-    import fcntl  # only here: there is none on Windows
+    import fcntl  # imported here, because Windows does not have it
 
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
@@ -69,7 +70,7 @@ def _version_6() -> list[Address]:
     with contextlib.suppress(OSError):  # the kernel has no IPv6
         for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
             digits, _, _, scope, _, name = line.split()
-            if scope == "00":  # neither of one link, nor of this host alone
+            if scope == "00":  # global: neither link-local nor loopback
                 found.append(Address(name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))))
     return found
 
@@ -77,7 +78,7 @@ def _version_6() -> list[Address]:
 def choose_address(board: Board, host: str, timeout: float) -> str:
     """The address of this host that the first rank of every other host reaches. Every rank of the board calls it.
 
-    `host`: something that all ranks of a host have in common, and no other host has.
+    `host`: a text that is the same for all ranks of a host, and different for every other host.
     """
     own = own_addresses()
     listeners = {address: _listening(address) for address in own}
@@ -109,8 +110,8 @@ def choose_address(board: Board, host: str, timeout: float) -> str:
             return str(address)
     mine = cards[first[host]]
     tried = ", ".join(f"{address} ({mine['interfaces'][address]})" for address in mine["offers"]) or "none"
-    deaf = [rank for rank in others if not any(one[0] == first[host] for one in seen[rank])] or others
-    names = ", ".join(f"{cards[rank]['name']} (rank {rank})" for rank in deaf)
+    blocked = [rank for rank in others if not any(one[0] == first[host] for one in seen[rank])] or others
+    names = ", ".join(f"{cards[rank]['name']} (rank {rank})" for rank in blocked)
     raise AllfoldError(
         f"init: rank {board.rank} on {socket.gethostname()} has no address that all other hosts reach: {names} reached none "
         f"of {tried}. Check firewalls and routes, or name the interface that connects the hosts with ALLFOLD_INTERFACE"
@@ -126,11 +127,11 @@ def place_in_words(address: str, port: int) -> str:
 
 
 def listen(address: str, port: int | None = None, environ: Mapping[str, str] = os.environ) -> socket.socket:
-    """A socket that listens at an address (empty: at all of this host), on a free port: one of ALLFOLD_PORTS, if it is set.
+    """A socket that listens at an address (empty: all addresses of this host), on a free port: in ALLFOLD_PORTS, if set.
 
-    `port`: this one instead. Connections of an earlier run may linger there, which does not matter.
+    `port`: listen on this port instead, even if connections of an earlier run linger there.
     """
-    # An empty address may be called by any family of addresses.
+    # With an empty address, peers may connect over IPv4 or IPv6.
     is_dual = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if is_dual else address_family(address)
     ports = _ports(environ) if port is None else [port]
@@ -151,7 +152,7 @@ def _ports(environ: Mapping[str, str]) -> Sequence[int]:
     first, last = (int(one) for one in found.groups()) if found else (0, 0)
     if not 1 <= first <= last <= 65535:
         raise UsageError(f"ALLFOLD_PORTS={text!r}: expected a range of ports like 5000-5100")
-    # Not all ranks of a host from the first on: each would try those of all others before it.
+    # Start at a different port in each process, since ranks of one host would otherwise all try the ports already taken.
     middle = first + os.getpid() % (last + 1 - first)
     return [*range(middle, last + 1), *range(first, middle)]
 
@@ -166,21 +167,21 @@ def _listening(address: Address) -> socket.socket | None:
 
 
 def _reach(wanted: list[tuple[int, str, int]]) -> list[list[object]]:
-    """The addresses that answer. Meanwhile the kernel answers for our own: it completes connections itself."""
+    """The addresses that accept a connection. Meanwhile the kernel accepts those to our own listeners by itself."""
     reached: list[list[object]] = []
     with selectors.DefaultSelector() as selector:
         for rank, address, port in wanted:
             with contextlib.suppress(OSError):  # this host has no IPv6, or it is switched off
                 asking = socket.socket(address_family(address), socket.SOCK_STREAM)
                 asking.setblocking(False)
-                # Any other answer is final: there is no route. SO_ERROR would not repeat it.
+                # Any other result is final, such as no route; SO_ERROR would not report it again.
                 if asking.connect_ex((address, port)) in (0, errno.EINPROGRESS):
                     selector.register(asking, selectors.EVENT_WRITE, (rank, address))
                 else:
                     asking.close()
         deadline = time.monotonic() + _TRY_SECONDS
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
+        while selector.get_map() and (remaining := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(remaining):
                 asking = key.fileobj  # type: ignore[assignment]
                 if asking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
                     reached.append(list(key.data))

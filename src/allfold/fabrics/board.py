@@ -24,33 +24,33 @@ class Board:
     def of_this_run(self, timeout: float) -> Board:
         """The same board, on which only this run's entries count; every rank calls it, before anything is published.
 
-        An earlier run may have had the same secret, and whoever keeps the board may put up its entries again. So every
-        rank names a number that nobody can guess, and from then on the key depends on all of them.
+        An earlier run may have used the same secret, and whoever controls the store could replay its entries. So every
+        rank publishes an unguessable number, and from then on the key depends on all of these numbers.
         """
         if self.secret is None:
-            self.put("nonce", b'""')  # those who have a secret shall not wait for this rank
+            self.put("nonce", b'""')  # so that ranks that have a secret do not wait for this one
             return self
         nonces = self.gather_all("nonce", secrets.token_hex(32), timeout)
-        # A rank without a secret: what it says of itself on the board is the better place to refuse it.
+        # Reading the entry of a rank without a secret has raised already; an empty number must not become part of a key.
         if not all(nonces):
             return self
         return Board(self.store, self.rank, self.size, self.secret.within(*nonces), self._path + "run/")
 
     def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:
-        """The data that every rank has published under this name, by rank; None for ranks that have not within the timeout."""
+        """The data that every rank has published under this name, by rank; None for ranks that published nothing in time."""
         self.put(what, own)
         return self._find(what, range(self.size), timeout)
 
     def gather_all(self, what: str, own: Any, timeout: float) -> list[Any]:
-        """The data that every rank has published, as JSON. Raises `CollectiveTimeout` if a rank has not in time."""
-        came = self.gather(what, json.dumps(own).encode(), timeout)
-        missing = [rank for rank, one in enumerate(came) if one is None]
+        """The data that every rank has published, as JSON. Raises `CollectiveTimeout` if a rank does not do so in time."""
+        values = self.gather(what, json.dumps(own).encode(), timeout)
+        missing = [rank for rank, one in enumerate(values) if one is None]
         if missing:
             raise CollectiveTimeout(f"init: {name_ranks(missing)} of {self.size} did not arrive within {timeout:g} s")
-        return [json.loads(one) for one in came if one is not None]
+        return [json.loads(one) for one in values if one is not None]
 
     def find(self, what: str, rank: int, timeout: float) -> bytes | None:
-        """The data that a rank has published; None if it has not within the timeout."""
+        """The data that a rank has published; None if it has published nothing in time."""
         return self._find(what, [rank], timeout)[0]
 
     def some(self, name: str, ranks: Sequence[int]) -> Board:
@@ -60,7 +60,7 @@ class Board:
 
     def connect(self, host: str, timeout: float) -> Tcp:
         """Connections between all ranks; every one of them calls it. `host`: a name that the ranks of one host share."""
-        from .ucx import connect  # here: boards are imported where there is no engine
+        from .ucx import connect  # imported here, because boards also work without the engine
 
         return connect(self, host, timeout)
 

@@ -1,13 +1,13 @@
 """The fabric interface, for transports between hosts: send bytes, receive bytes, and report lost ranks.
 
-Messages of two ranks with the same tag arrive in the order in which they were sent. A receive has room for at least
-what is sent, and a shorter message leaves the rest of it as it was: that is the caller's duty, since a fabric may not
-survive a longer one. Both begin at once and
-go on by themselves; their memory belongs to them until `wait` returns. A send may end only after its receive was
-posted. Every transfer is waited for, or kept: a transfer that is dropped may lose its message.
+Messages between two ranks with the same tag arrive in the order in which they were sent. The caller must give a receive
+room for the whole message, since a fabric may not survive a longer one; a shorter message leaves the rest unchanged.
+Sends and receives start immediately and proceed on their own; their memory belongs to them until `wait` returns. A send
+may complete only after its receive was posted. The caller must wait for every transfer or keep it: a transfer that is
+dropped may lose its message.
 
-`wait` releases the GIL. Whoever gives up calls `cut` in another thread, which ends waits; it may leave the wait for a
-message that was cut off in the middle to the limit of that wait. After `cut`, or a limit, the fabric is of no use.
+`wait` releases the GIL. To give up, call `cut` in another thread: it ends waits, except that a wait for a message that
+was cut off in the middle may last until its own limit. After `cut`, or after a limit has passed, the fabric is unusable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOREVER = 1e7  # seconds
 
 
 def host_seconds() -> float:
-    """Seconds of silence after which a host is lost."""
+    """Seconds of silence after which a host counts as lost."""
     text = os.environ.get("ALLFOLD_HOST_SECONDS", "8")
     try:
         seconds = float(text)
@@ -51,7 +51,7 @@ class Disconnected(Exception):
 
 class Transfer(Protocol):
     def wait(self, within: float = FOREVER) -> int:
-        """Wait until it is done; returns the other rank. Raises `Disconnected`, also after this many seconds."""
+        """Wait until it is done; returns the other rank. Raises `Disconnected` if it fails or takes longer than this."""
         ...
 
 
@@ -61,7 +61,7 @@ class Fabric(ABC):
     name: str
     rank: int
     size: int
-    address: str | None = None  # of this host, at which the connections end, where it is known
+    address: str | None = None  # this host's end of the connections, if known
     wire: _native.Wire  # carries the bytes
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Fabric(ABC):
         """
 
     def lost(self) -> list[int]:
-        """The ranks whose connections are known to be gone, where a fabric knows it without a transfer."""
+        """The ranks whose connections are known to be gone, if the fabric can tell without a transfer."""
         return []
 
     def barrier(self, tag: int, within: float) -> None:

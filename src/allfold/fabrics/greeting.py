@@ -1,9 +1,9 @@
-"""The greeting at the beginning of every connection of the tcp fabric: both ends prove that they know the run's key.
+"""The greeting (handshake) that begins every connection of the tcp fabric: both ends prove that they know the run's key.
 
-The rank that accepts sends a random number. The rank that connects answers with which connection it is for (a fabric, and
-two ranks), a random number of its own, and a keyed hash of all of that; the other checks it and answers with a hash too.
-So nobody who dials learns anything from us, and no byte is believed before. Without a secret the key is made from random
-numbers that the ranks have put up on their board.
+The accepting rank sends a random number. The connecting rank replies with the purpose of the connection (a fabric and two
+ranks), a random number of its own, and a keyed hash of all of these. The accepting rank checks the hash and replies with
+one of its own. So a stranger who connects learns nothing, and no data is trusted before the greeting is complete. Without
+a secret, the key is derived from random numbers that the ranks publish on their board.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MAGIC = b"allfold\1"
 _NONCE = _PROOF = 32
 FABRIC_BYTES = 16
 _HELLO = struct.Struct(f"!{FABRIC_BYTES}sII{_NONCE}s")
-_MOST_GREETINGS = 128  # under way at a time; one more, and the oldest has to begin again
+_MOST_GREETINGS = 128  # at a time; if there are more, the oldest has to start again
 _GREETING_SECONDS = 10.0
 _PAUSE = 0.05  # before a rank that could not connect tries again
 
 Talk = Generator[bytes | int, bytes, tuple[bytes, int]]
-"""One end of a greeting: yields bytes to be sent, or how many it wants to read; returns the fabric and the peer."""
+"""One end of a greeting: yields bytes to send, or the number of bytes to read; returns the fabric and the peer."""
 
 
 class Refused(Exception):
@@ -72,7 +72,7 @@ class _Greeting:
 
     def __init__(self, connection: socket.socket, talk: Talk, deadline: float) -> None:
         self.socket, self.deadline = connection, deadline
-        self._talk, self._out, self._wanted, self._come = talk, b"", 0, b""
+        self._talk, self._out, self._wanted, self._received = talk, b"", 0, b""
         self.result: tuple[bytes, int] | None = None
         self._next(None)
 
@@ -92,37 +92,38 @@ class _Greeting:
                     if not self._out:
                         self._next(None)
                     continue
-                # Not a byte more than is wanted: what follows the greeting is not for us.
-                more = self.socket.recv(self._wanted - len(self._come))
+                # Read no further than the greeting: what follows belongs to the fabric.
+                more = self.socket.recv(self._wanted - len(self._received))
             except BlockingIOError:
                 return False
             if not more:
                 raise ConnectionResetError("the other end has closed the connection")
-            self._come += more
-            if len(self._come) == self._wanted:
-                self._next(self._come)
+            self._received += more
+            if len(self._received) == self._wanted:
+                self._next(self._received)
         return True
 
-    def _next(self, come: bytes | None) -> None:
+    def _next(self, received: bytes | None) -> None:
         try:
-            wants = next(self._talk) if come is None else self._talk.send(come)
+            wants = next(self._talk) if received is None else self._talk.send(received)
         except StopIteration as end:
             self.result = end.value
             return
-        self._out, self._wanted, self._come = (wants, 0, b"") if isinstance(wants, bytes) else (b"", wants, b"")
+        self._out, self._wanted = (wants, 0) if isinstance(wants, bytes) else (b"", wants)
+        self._received = b""
 
 
 class Listener:
-    """Accepts connections for all fabrics of a process, in a thread of its own, and hands them to those who ask.
+    """Accepts connections for all fabrics of a process, in a thread of its own, and hands them out on request.
 
-    A stranger costs it a socket for a few seconds, and costs others nothing.
+    A stranger occupies a socket for a few seconds, and delays no rank.
     """
 
     def __init__(self, listening: socket.socket, rank: int, size: int) -> None:
         self._listening, self._rank, self._size = listening, rank, size
         listening.setblocking(False)
         self.port: int = listening.getsockname()[1]
-        self._come: dict[tuple[bytes, int], socket.socket] = {}
+        self._established: dict[tuple[bytes, int], socket.socket] = {}
         self._changed = threading.Condition()
         self._bell, self._rings = socket.socketpair()
         self._key: Secret | None = None
@@ -137,17 +138,18 @@ class Listener:
         with self._changed:
             wanted = [(fabric, peer) for peer in peers]
             self._changed.wait_for(
-                lambda: all(one in self._come for one in wanted), max(0.0, deadline - time.monotonic())
+                lambda: all(one in self._established for one in wanted), max(0.0, deadline - time.monotonic())
             )
-            return {peer: self._come.pop((fabric, peer)) for peer in peers if (fabric, peer) in self._come}
+            found = self._established
+            return {peer: found.pop((fabric, peer)) for peer in peers if (fabric, peer) in found}
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._rings.send(b"\0")
 
     def forget(self) -> None:
-        """In a forked child, which would otherwise keep the port open."""
-        for one in (self._listening, self._bell, self._rings, *self._come.values()):
+        """Close everything in a forked child, which would otherwise keep the port open."""
+        for one in (self._listening, self._bell, self._rings, *self._established.values()):
             one.close()
 
     def _run(self) -> None:
@@ -176,7 +178,7 @@ class Listener:
                         self._accept(selector, greetings, end)
                         continue
                     one = event.fileobj  # type: ignore[assignment]
-                    if one not in greetings:  # it had to make room
+                    if one not in greetings:  # dropped to make room for another
                         continue
                     try:
                         if not one.step():
@@ -199,7 +201,7 @@ class Listener:
             connection, _ = self._listening.accept()
         except BlockingIOError:
             return
-        except OSError:  # it is gone again; or this process has no more descriptors, and others may be closed soon
+        except OSError:  # the peer is gone again; or this process has no descriptors left, and some may be closed soon
             time.sleep(_PAUSE)
             return
         connection.setblocking(False)
@@ -214,17 +216,17 @@ class Listener:
 
     def _arrived(self, what: tuple[bytes, int], connection: socket.socket) -> None:
         with self._changed:
-            # The other end may have tried twice, and given up the first: its process says which one it has.
-            if (earlier := self._come.pop(what, None)) is not None:
+            # The peer may have given up on its first connection and made another: the last one is the one it uses.
+            if (earlier := self._established.pop(what, None)) is not None:
                 earlier.close()
-            self._come[what] = connection
+            self._established[what] = connection
             self._changed.notify_all()
 
 
 def dial_all(
     key: Secret, fabric: bytes, own: int, places: Mapping[int, tuple[str, int]], deadline: float
 ) -> dict[int, socket.socket]:
-    """Connections to these ranks, which listen at these addresses and ports. Tries again until the time is up."""
+    """Connections to these ranks, which listen at these addresses and ports. Retries until the deadline."""
     done: dict[int, socket.socket] = {}
     errors: dict[int, str] = {}
     later: dict[int, float] = dict.fromkeys(places, 0.0)  # when to try these again
@@ -237,7 +239,7 @@ def dial_all(
                     missing = [rank for rank in places if rank not in done]
                     address, port = places[missing[0]]
                     raise AllfoldError(
-                        f"tcp: rank {own} could not connect to {name_ranks(missing)} in time; the last try, at "
+                        f"tcp: rank {own} could not connect to {name_ranks(missing)} in time; the last attempt, at "
                         f"{address} port {port}: {errors.get(missing[0], 'no answer')}"
                     )
                 for rank, when in list(later.items()):
@@ -280,5 +282,5 @@ def dial_all(
 def _dialing(key: Secret, fabric: bytes, own: int, peer: int, place: tuple[str, int], deadline: float) -> _Greeting:
     connection = socket.socket(address_family(place[0]), socket.SOCK_STREAM)
     connection.setblocking(False)
-    connection.connect_ex(place)  # what becomes of it is found out by reading
+    connection.connect_ex(place)  # the result shows when the greeting reads
     return _Greeting(connection, dial(key, fabric, own, peer), deadline)

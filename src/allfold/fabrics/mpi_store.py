@@ -1,7 +1,7 @@
-"""The meeting of ranks that mpirun has started: rank 0 keeps a store, and MPI tells all ranks where.
+"""Lets ranks that mpirun has started meet: rank 0 runs a store, and MPI broadcasts the store's address.
 
-That is all that MPI does here: the fabric carries the data. A rank goes on calling MPI until all ranks have found the
-store, because MPI passes on messages only inside its calls, and other ranks may get the place through this one.
+MPI does nothing else here: the fabric carries the data. A rank keeps calling MPI until all ranks have found the store,
+because MPI forwards messages only inside its calls, and other ranks may get the address through this one.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ..wording import name_ranks
 from .addresses import listen, own_addresses
 from .stores import MemoryStore, Store, StoreServer, dial_first
 
-_BYTES = 1 << 12  # of the message with the place: short, so that it is sent at once
+_BYTES = 1 << 12  # of the message with the address: short enough for MPI to send it at once
 _MOST_ADDRESSES = 32
 _TRY_SECONDS = 3.0  # for one address of rank 0, which may be one that no other host reaches
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.005
 
 _under_way: list[tuple[Any, bytearray]] = []  # the message, which MPI may still send on or write to
-_met: list[Store] = []  # the one of this process, once it has met
+_found: list[Store] = []  # this process's store, once it has found it
 
 
 def store_through_mpi(rank: int, size: int, timeout: float) -> Store:
-    """The store that rank 0 keeps. All ranks that mpirun has started call it; `rank` and `size` as the launcher says."""
-    if not _met:
+    """The store that rank 0 runs. All ranks that mpirun has started call it; `rank` and `size` are the launcher's."""
+    if not _found:
         world, deadline = _world(rank, size), time.monotonic() + timeout
-        store = _keep(world) if rank == 0 else _find(world, deadline, timeout)
+        store = _run_store(world) if rank == 0 else _find_store(world, deadline, timeout)
         _await_all(world, store, deadline, timeout)
-        _met.append(store)
-    return _met[0]
+        _found.append(store)
+    return _found[0]
 
 
 def _world(rank: int, size: int) -> Any:
@@ -59,8 +59,8 @@ def _world(rank: int, size: int) -> Any:
     return world
 
 
-def _keep(world: Any) -> Store:
-    """Keep the store, and tell the others its place. The token lets nobody else in."""
+def _run_store(world: Any) -> Store:
+    """Run the store, and broadcast its address, with a token that keeps other processes out."""
     store, token = MemoryStore(), secrets.token_hex(32)
     try:
         listening = listen("")
@@ -73,21 +73,21 @@ def _keep(world: Any) -> Store:
         "token": token,
     }
     StoreServer(listening, store, world.size, token)
-    _tell(world, json.dumps(place).encode())
+    _broadcast(world, json.dumps(place).encode())
     return store
 
 
-def _find(world: Any, deadline: float, timeout: float) -> Store:
-    """The store that rank 0 keeps."""
-    telling, message = _tell(world, b"")
-    if not _polled(telling.Test, deadline):
-        raise CollectiveTimeout(f"init: MPI brought nothing from rank 0 of {world.size} within {timeout:g} s")
-    place, left = json.loads(message), deadline - time.monotonic()
-    return dial_first(place["addresses"], place["port"], world.rank, left, _TRY_SECONDS, place["token"])
+def _find_store(world: Any, deadline: float, timeout: float) -> Store:
+    """The store that rank 0 runs."""
+    broadcast, message = _broadcast(world, b"")
+    if not _polled(broadcast.Test, deadline):
+        raise CollectiveTimeout(f"init: nothing arrived from rank 0 of {world.size} through MPI within {timeout:g} s")
+    place, remaining = json.loads(message), deadline - time.monotonic()
+    return dial_first(place["addresses"], place["port"], world.rank, remaining, _TRY_SECONDS, place["token"])
 
 
-def _tell(world: Any, place: bytes) -> tuple[Any, bytearray]:
-    """Begin to broadcast the place from rank 0."""
+def _broadcast(world: Any, place: bytes) -> tuple[Any, bytearray]:
+    """Start to broadcast the store's address from rank 0."""
     message = bytearray(place.ljust(_BYTES))
     _under_way.append((world.Ibcast(message, 0), message))
     return _under_way[-1]
@@ -107,7 +107,7 @@ def _await_all(world: Any, store: Store, deadline: float, timeout: float) -> Non
 
 
 def _polled(is_done: Callable[[], bool], deadline: float) -> bool:
-    """Wait until something is done; False if it is not in time."""
+    """Poll until it is done; False if the deadline passes first."""
     pause = _SHORTEST_PAUSE
     while not is_done():
         if time.monotonic() > deadline:

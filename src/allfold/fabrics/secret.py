@@ -1,9 +1,9 @@
 """The secret of a run: processes that do not know it cannot take part, even if they can reach the ports.
 
-What ranks put up where they meet is sealed: a keyed hash of its name and its value stands before it. And ranks that
-connect challenge each other first (`greeting.py`): each proves that it knows the secret, without saying it. The keys of
-both depend on the run (`Board.of_this_run`). This keeps strangers out. It does not hide anything, and does not stop
-somebody who sits on the wire from changing data after the challenge.
+The entries that ranks publish in order to meet are sealed: each is prefixed with a keyed hash of its name and value. And
+ranks that connect first challenge each other (`greeting.py`): each proves that it knows the secret without revealing it.
+Both keys depend on the run (`Board.of_this_run`). This keeps strangers out. It does not encrypt anything, and does not
+stop an attacker on the network path from changing data after the challenge.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class Secret:
         name, found = ("ALLFOLD_SECRET", (told or "").encode()) if path is None else (path, _read(path))
         if not _LEAST_SECRET <= len(found) <= _MOST_SECRET:
             raise UsageError(
-                f"{name}: a secret has {_LEAST_SECRET} to {_MOST_SECRET} bytes, and this one has {len(found)}; "
-                f"`openssl rand -hex 32` makes one"
+                f"{name}: a secret must have {_LEAST_SECRET} to {_MOST_SECRET} bytes, and this one has {len(found)}; "
+                f"`openssl rand -hex 32` generates one"
             )
         return cls(found)
 
     def seal(self, name: str, value: bytes) -> bytes:
-        """Text remains text: some stores compare nothing else."""
+        """The value with its seal before it. Text stays text: some stores can compare nothing else."""
         return _SEALED + self._sign(b"entry", name.encode(), value).hex().encode() + value
 
     def open(self, name: str, sealed: bytes) -> bytes:
         """The value sealed under this name. Raises `AllfoldError` if it was not sealed, or with another secret."""
         if not sealed.startswith(_SEALED):
             raise AllfoldError(
-                f"a rank without a secret, or a stranger, has written {name!r} where the ranks meet; "
+                f"{name!r}, where the ranks meet, was written without a secret, or by a stranger; "
                 f"this rank has one (ALLFOLD_SECRET), and all ranks need the same"
             )
         seal, value = (rest := sealed[len(_SEALED) :])[: 2 * _BYTES], rest[2 * _BYTES :]
@@ -88,7 +88,7 @@ def check_unsealed(name: str, value: bytes) -> bytes:
 def _read(path: str) -> bytes:
     def check(facts: os.stat_result) -> None:
         if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o027:
-            raise DocumentError("the file must belong to you or root, and be unreadable for others (chmod 600)")
+            raise DocumentError("the file must belong to you or root, and not be readable by others (chmod 600)")
 
     try:
         return read_plain(path, _MOST_SECRET + 2, check).rstrip(b"\n")

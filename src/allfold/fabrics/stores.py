@@ -1,4 +1,4 @@
-"""Stores where ranks meet without torch and MPI: a folder, a server of rank 0, or the memory of one process."""
+"""Stores where ranks meet without torch or MPI: a folder, a server on rank 0, or the memory of one process."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ..errors import AllfoldError
 from .addresses import listen, place_in_words
 
 _MAGIC = b"allfold store 1\n"
-_MOST_REQUEST = 16 << 20  # bytes; a rank puts up some hundred
+_MOST_REQUEST = 16 << 20  # bytes; a rank publishes a few hundred
 _MOST_KEPT = 256 << 20
-_MOST_STRANGERS = 64  # connections that have not said yet which rank they are
+_MOST_STRANGERS = 64  # connections that have not yet said which rank they belong to
 _GREETING_SECONDS = 10.0
-_ANSWER_SECONDS = 60.0  # the longest that the keeper takes for an answer
-_TURN_SECONDS = 0.1  # the longest that one question waits for its answer; then the rank asks again
+_ANSWER_SECONDS = 60.0  # the longest wait for an answer from rank 0
+_TURN_SECONDS = 0.1  # the longest that rank 0 holds a question for missing values; then the rank asks again
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02
 
 
 class Store(ABC):
-    """Values by name, which all ranks see."""
+    """Named values that all ranks see."""
 
     @abstractmethod
     def put(self, name: str, value: bytes) -> None: ...
 
     @abstractmethod
     def find(self, names: Sequence[str], timeout: float) -> list[bytes | None]:
-        """The values of these names, as soon as all are there; after this many seconds those that are, else None."""
+        """The values of these names, as soon as all exist; after this many seconds, None for those that do not."""
 
     @abstractmethod
     def decide(self, name: str, proposal: bytes) -> bytes:
@@ -44,7 +44,7 @@ class Store(ABC):
 
 
 class MemoryStore(Store):
-    """In the memory of one process, for its threads."""
+    """A store in the memory of one process, for its threads."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -70,7 +70,7 @@ class MemoryStore(Store):
         added = len(name) + len(value)
         if self._bytes + added > _MOST_KEPT:
             raise AllfoldError(
-                f"the store where the ranks meet holds {_MOST_KEPT >> 20} MiB, and has no room for {name!r}"
+                f"the store where the ranks meet is limited to {_MOST_KEPT >> 20} MiB, and has no room for {name!r}"
             )
         self._bytes += added
         self._values[name] = value
@@ -78,22 +78,22 @@ class MemoryStore(Store):
 
 
 def polled(read: Callable[[str], bytes | None], names: Sequence[str], timeout: float) -> list[bytes | None]:
-    """The result of `find`, for a store that can only be read: it is read again until all values are there."""
+    """`Store.find` for a store that cannot wait: polls it until all values exist."""
     deadline, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
     found: dict[str, bytes] = {}
     while True:
         for name in names:
             if name not in found and (value := read(name)) is not None:
                 found[name] = value
-        left = deadline - time.monotonic()
-        if left <= 0 or all(name in found for name in names):
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or all(name in found for name in names):
             return [found.get(name) for name in names]
-        time.sleep(min(pause, left))
+        time.sleep(min(pause, remaining))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 class FolderStore(Store):
-    """In a folder that all ranks can write to, one file per entry."""
+    """A store in a folder that all ranks can write to, one file per entry."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -200,7 +200,7 @@ class StoreServer:
 
 
 class PortStore(Store):
-    """A store that rank 0 keeps, as the other ranks see it."""
+    """Another rank's connection to the store that rank 0 runs."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._lock, self._socket = threading.Lock(), connection
@@ -211,9 +211,9 @@ class PortStore(Store):
     def find(self, names: Sequence[str], timeout: float) -> list[bytes | None]:
         deadline = time.monotonic() + timeout
         while True:
-            left = deadline - time.monotonic()
-            found = self._ask(b"find", struct.pack("!d", max(0.0, left)), *(name.encode() for name in names))
-            if left <= 0 or None not in found:
+            remaining = deadline - time.monotonic()
+            found = self._ask(b"find", struct.pack("!d", max(0.0, remaining)), *(name.encode() for name in names))
+            if remaining <= 0 or None not in found:
                 return found
 
     def decide(self, name: str, proposal: bytes) -> bytes:
@@ -227,16 +227,13 @@ class PortStore(Store):
                 self._socket.sendall(_packed(words))
                 answer = _receive_words(self._socket)
             except (OSError, ValueError, struct.error) as error:
-                self._socket.close()  # half an answer may be on its way
+                self._socket.close()  # part of an answer may still arrive
                 raise AllfoldError(
-                    f"the store where the ranks meet cannot be reached: {error}; it may have ended with its keeper, rank 0"
+                    f"the store where the ranks meet cannot be reached: {error}; it runs in rank 0, which may have ended"
                 ) from None
         if len(answer) == 3 and answer[0] == b"error" and answer[1] is None:
             raise AllfoldError((answer[2] or b"").decode())
         return answer
-
-
-_ANSWER_SECONDS = 60.0  # the longest that the keeper takes for an answer
 
 
 def _greeting(token: str) -> bytes:
@@ -244,10 +241,10 @@ def _greeting(token: str) -> bytes:
 
 
 def dial_store(address: str, port: int, rank: int, within: float, token: str = "") -> PortStore:
-    """The store that is kept at this address. Raises `OSError` or `ValueError` if it does not answer."""
+    """Connect to the store at this address. Raises `OSError` or `ValueError` if it does not answer."""
     connection = socket.create_connection((address, port), within)
     try:
-        connection.settimeout(_GREETING_SECONDS)  # the keeper's interpreter may be busy
+        connection.settimeout(_GREETING_SECONDS)  # rank 0's interpreter may be busy
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(_greeting(token) + struct.pack("!I", rank))
         if receive_exactly(connection, len(_MAGIC)) != _MAGIC:
@@ -262,15 +259,15 @@ def dial_store(address: str, port: int, rank: int, within: float, token: str = "
 def dial_first(
     addresses: Sequence[str], port: int, rank: int, timeout: float, within: float = _GREETING_SECONDS, token: str = ""
 ) -> PortStore:
-    """The store at the first of these addresses that answers. Its keeper may begin after this rank.
+    """The store at the first of these addresses that answers. Rank 0 may start it after this rank has started.
 
     `within`: the seconds for one attempt to connect.
     """
     deadline, pause, why = time.monotonic() + timeout, _SHORTEST_PAUSE, dict[str, str]()
-    while (left := deadline - time.monotonic()) > 0:
+    while (remaining := deadline - time.monotonic()) > 0:
         for address in addresses:
             try:
-                return dial_store(address, port, rank, min(left, within), token)
+                return dial_store(address, port, rank, min(remaining, within), token)
             except (OSError, ValueError) as error:
                 why[address] = getattr(error, "strerror", None) or str(error)
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
@@ -279,19 +276,19 @@ def dial_first(
     raise AllfoldError(f"init: rank {rank} found no store at {tried}")
 
 
-_kept: dict[tuple[str, int], Store] = {}  # a process has one for each place, however many runs it takes part in
+_kept: dict[tuple[str, int], Store] = {}  # one per address and port, shared by all runs that this process takes part in
 _keeping = threading.Lock()
 
 
 def store_at(address: str, port: int, rank: int, size: int, timeout: float) -> Store:
-    """The store at this address and port, which rank 0 keeps. Every rank calls it."""
+    """The store at this address and port, which rank 0 runs. Every rank calls it."""
     with _keeping:
         if (found := _kept.get((address, port))) is not None:
             return found
         if rank == 0:
             memory = MemoryStore()
             try:
-                # As torch's store does: the address is what others call this host, which may mean 127.0.1.1 here.
+                # At all addresses, as torch's store does: the name that others use for this host may mean 127.0.1.1 here.
                 listening = listen("", port)
             except OSError as error:
                 raise AllfoldError(
@@ -306,13 +303,13 @@ def store_at(address: str, port: int, rank: int, size: int, timeout: float) -> S
 
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    come = bytearray()
-    while len(come) < count:
-        more = connection.recv(min(count - len(come), 1 << 16))
+    received = bytearray()
+    while len(received) < count:
+        more = connection.recv(min(count - len(received), 1 << 16))
         if not more:
             raise ConnectionResetError("the connection was closed")
-        come += more
-    return bytes(come)
+        received += more
+    return bytes(received)
 
 
 def _packed(words: Sequence[bytes | None]) -> bytes:

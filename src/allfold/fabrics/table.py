@@ -20,8 +20,8 @@ _REMOVED = {
     "gloo": "this fabric was removed, because tcp is faster and needs nothing installed; unset the variable, or set it to tcp"
 }
 
-# What `launch.environment` knows of launchers, from the innermost outwards. Inside torchrun, or `allfold run`, what
-# mpirun has set belongs to a run around this one.
+# The variables of other launchers that `launch.environment` knows. Inside torchrun or `allfold run`, mpirun's variables
+# belong to an outer run.
 _OTHER_LAUNCHERS = ("ALLFOLD_RANK", "ALLFOLD_SIZE", "ALLFOLD_KEY", "RANK", "WORLD_SIZE")
 _MPIRUN = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE")
 
@@ -33,7 +33,7 @@ def board_from_environment(environ: Mapping[str, str], rank: int, size: int, tim
     global _boards
     _boards += 1
     store = _store(environ, rank, size, timeout)
-    # Under srun, a port that nobody has named may be another step's as well. (Ranks of torchrun may be of several steps.)
+    # Under srun, another step may use the same default port. (Ranks of torchrun may belong to several steps.)
     step = "" if "RANK" in environ else f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')} "
     return Board(store, rank, size, Secret.from_environment(environ), f"{step}{_boards}/")
 
@@ -80,7 +80,7 @@ def meets_through_mpi(environ: Mapping[str, str]) -> bool:
         if not is_there:
             raise UsageError(f"ALLFOLD_FABRIC={named!r} needs mpi4py: pip install mpi4py")
         return True
-    # Whoever names both a fabric and a place may want to do without MPI.
+    # A user who sets both a fabric and an address may want to do without MPI.
     return is_there and _is_under_mpirun(environ) and not (named and _names_a_place(environ))
 
 

@@ -1,4 +1,4 @@
-"""TCP, built in: connections that Python makes and authenticates, and C++ moves the bytes of (native/wire/tcp.cpp)."""
+"""The built-in TCP fabric: Python makes and authenticates the connections, C++ moves the bytes (native/wire/tcp.cpp)."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class _Moving:
 class Hub:
     """The shared part of a process's fabrics: its listener, the addresses of all ranks, and the key of their greetings.
 
-    `offers` are entries of all ranks for whoever builds on this: `first` is gathered before the addresses are known,
-    and `second` is made from all of those and this host's address.
+    A subclass can exchange more: `first` of all ranks is gathered before the addresses are known, and `second` makes this
+    rank's offer from that and this host's address. `offers` has the offers of all ranks.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Hub:
         host: str,
         timeout: float,
         first: object = None,
-        second: Callable[[list[Any], str], object] = lambda came, address: None,
+        second: Callable[[list[Any], str], object] = lambda facts, address: None,
     ) -> None:
         cards = board.gather_all("host", {"host": host, "first": first}, timeout)
         self.rank = board.rank
@@ -94,7 +94,7 @@ class Hub:
 
 
 def detached(connections: Sequence[socket.socket | None]) -> list[int]:
-    """The descriptors of these, for whoever owns them from now on; -1 where there is none."""
+    """Detach these sockets: their descriptors, which the caller owns from now on; -1 where there is none."""
     return [-1 if one is None else one.detach() for one in connections]
 
 
@@ -116,7 +116,7 @@ class Tcp(Fabric):
     wire: _native.Wire
 
     def __init__(self, hub: Hub, path: str, ranks: Sequence[int], timeout: float = _CONNECTING) -> None:
-        """`ranks`: by their numbers in the hub. `path`: which fabric of theirs it is."""
+        """`ranks`: as numbered in the hub. `path`: distinguishes the fabrics of the same ranks."""
         self._hub, self._path, self._ranks = hub, path, list(ranks)
         self._made: dict[str, int] = {}  # how often a fabric with this name and these ranks was made from this one
         self.rank, self.size, self.address = self._ranks.index(hub.rank), len(self._ranks), hub.address

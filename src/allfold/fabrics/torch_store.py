@@ -1,4 +1,4 @@
-"""torch's store as the place where ranks meet: torchrun keeps one, and so does a process group of torch's."""
+"""torch's store as the place where ranks meet: torchrun runs one, and so does a torch process group."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _store_errors() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise AllfoldError(
-            f"the store where the ranks meet cannot be reached: {_first_line(error)}; it may have ended with its keeper, rank 0"
+            f"the store where the ranks meet cannot be reached: {_first_line(error)}; it runs in rank 0, which may have ended"
         ) from None
 
 

@@ -1,8 +1,8 @@
 """UCX, the host's own library, for networks with RDMA (native/wire/ucx.cpp).
 
-UCX authenticates nobody, and does not always notice that a peer has ended. So every connection of it has a connection of
-the tcp fabric beside it: that one is authenticated, the addresses of UCX are exchanged over it, and the kernel closes it
-when a rank ends. Heartbeats and other control messages go over TCP alone.
+UCX does not authenticate peers, and does not always notice that one has ended. So every UCX connection is paired with a
+connection of the tcp fabric: that one is authenticated, UCX addresses are exchanged over it, and the kernel closes it when
+a rank ends. Heartbeats and other control messages go over TCP alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LENGTH = struct.Struct("!I")
 _MOST_ADDRESS = 1 << 20
 _SEGMENT_TCP = 128 << 10
-_EAGER_TCP = 96 << 10  # with its header, less than a segment; a front with its data is somewhat more than 64 KiB
+_EAGER_TCP = 96 << 10  # with UCX's header, less than a segment; a call's header with its data is a little over 64 KiB
 _EAGER_RDMA = 8 << 10  # a segment of InfiniBand's transports in UCX
 
 
@@ -54,7 +54,7 @@ def settings(address: str, over_rdma: bool, environ: Mapping[str, str] = os.envi
         ("TCP_TX_SEG_SIZE", str(_SEGMENT_TCP)),
         ("TCP_RX_SEG_SIZE", str(_SEGMENT_TCP)),
     ]
-    # UCX does not try addresses, so it gets the interface that was found by trying.
+    # UCX does not probe addresses, so it gets the interface that probing found.
     found += [("NET_DEVICES", one.interface) for one in own_addresses(environ) if one.address == address]
     if ports := environ.get("ALLFOLD_PORTS"):
         found.append(("TCP_PORT_RANGE", ports))
@@ -62,12 +62,12 @@ def settings(address: str, over_rdma: bool, environ: Mapping[str, str] = os.envi
 
 
 class _UcxHub(Hub):
-    """A hub whose ranks know whether they use UCX, and that all of them can."""
+    """A hub whose ranks also agree on whether they use UCX, and whether all of them can."""
 
     def __init__(self, board: Board, host: str, timeout: float) -> None:
         self.context: _native.UcxContext | None = None
         self.is_asked_for = self.over_rdma = False
-        self.wrong: str | None = None  # what is wrong with ALLFOLD_FABRIC on the first rank where something is
+        self.wrong: str | None = None  # the error in ALLFOLD_FABRIC on the first rank that has one
         facts = {"named": os.environ.get("ALLFOLD_FABRIC"), "rdma": has_rdma_device(), "wrong": None}
         try:
             named_fabric(os.environ)
@@ -76,17 +76,17 @@ class _UcxHub(Hub):
         super().__init__(board, host, timeout, facts, self._offer)
         self.refused: dict[int, str] = {rank: why for rank, why in enumerate(self.offers) if why}
 
-    def _offer(self, came: list[Any], address: str) -> str:
-        """Open UCX if it was asked for. Returns why this rank cannot use it, or an empty text."""
-        self.wrong = next((one["wrong"] for one in came if one["wrong"]), None)
-        named = {one["named"] for one in came}
+    def _offer(self, facts: list[Any], address: str) -> str:
+        """Open UCX if it was asked for. Returns the reason why this rank cannot use it, or ""."""
+        self.wrong = next((one["wrong"] for one in facts if one["wrong"]), None)
+        named = {one["named"] for one in facts}
         self.is_asked_for = "ucx" in named
-        self.over_rdma = all(one["rdma"] for one in came)
+        self.over_rdma = all(one["rdma"] for one in facts)
         if not self.is_asked_for:
             return ""
         if len(named) > 1:
-            other = next(rank for rank, one in enumerate(came) if one["named"] != "ucx")
-            return f"ALLFOLD_FABRIC is not the same on all ranks; rank {other} has {came[other]['named'] or 'none'}"
+            other = next(rank for rank, one in enumerate(facts) if one["named"] != "ucx")
+            return f"ALLFOLD_FABRIC is not the same on all ranks; rank {other} has {facts[other]['named'] or 'none'}"
         try:
             self.context = _native.UcxContext(settings(address, self.over_rdma))
         except AllfoldError as error:
@@ -107,7 +107,7 @@ def connect(board: Board, host: str, timeout: float) -> Tcp:
 
 
 class Ucx(Tcp):
-    """Connections between the ranks of a group over UCX. The first ones of a hub are for control, and stay with TCP."""
+    """Connections between the ranks of a group over UCX. A hub's first ones are for control messages, and stay on TCP."""
 
     name = "ucx"
 
@@ -127,7 +127,7 @@ class Ucx(Tcp):
             if isinstance(error, OSError):
                 raise AllfoldError(f"ucx: the ranks could not exchange their addresses: {error}") from None
             raise
-        # Whoever names the transport may have named one with small segments.
+        # A transport that the user has chosen may have small segments.
         small = hub.over_rdma or "UCX_TLS" in os.environ
         longest_eager = _EAGER_RDMA if small else _EAGER_TCP
         wire = _native.ucx_wire(worker, self.rank, detached(connections), addresses, longest_eager)
@@ -136,7 +136,7 @@ class Ucx(Tcp):
         return wire
 
     def _greet(self, wire: _native.Wire, deadline: float) -> None:
-        """Exchange an empty message with everybody: UCX connects with the first one, and may find out that it cannot."""
+        """Exchange an empty message with every rank: UCX connects when the first one is sent, which may fail."""
         nothing = np.empty(0, np.uint8)
         peers = [peer for peer in range(self.size) if peer != self.rank]
         moving: list[tuple[int, _native.WireSend | _native.WireReceive]] = []
@@ -147,7 +147,7 @@ class Ucx(Tcp):
                 wire.cut()
                 raise AllfoldError(
                     f"ucx: no connection to rank {self._ranks[peer]}: {one.why or 'no answer in time'}; UCX_NET_DEVICES and "
-                    "UCX_TLS choose the network that UCX uses, and ALLFOLD_FABRIC=tcp does without it"
+                    "UCX_TLS choose the network that UCX uses, and ALLFOLD_FABRIC=tcp avoids UCX"
                 )
 
 
@@ -163,5 +163,5 @@ def _exchanged(connections: Sequence[socket.socket | None], own: bytes, deadline
 def _received(connection: socket.socket) -> bytes:
     (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
     if length > _MOST_ADDRESS:
-        raise AllfoldError("ucx: a rank sent something that is no address of UCX")
+        raise AllfoldError("ucx: a rank sent something that is not a UCX address")
     return receive_exactly(connection, length)
