@@ -1,9 +1,9 @@
-"""A function that torch calls while it is imported. It makes the name "allfold" known to torch.distributed, and no more;
-with ALLFOLD_FLIGHT_DIR set, it also has flight records written (`flights.py`), with ALLFOLD_CHECK=1 all calls compared,
-and with ALLFOLD_RECORD=FOLDER all calls recorded. ALLFOLD_REPLAY=FILE is how `allfold replay` starts a rank.
+"""The function that torch calls while it is imported. By default it only makes the name "allfold" known to
+torch.distributed. With ALLFOLD_FLIGHT_DIR set, flight records are written (`flights.py`); with ALLFOLD_CHECK=1, all calls
+are compared; with ALLFOLD_RECORD=FOLDER, they are recorded. `allfold replay` starts a rank with ALLFOLD_REPLAY=FILE.
 
-A package of its own, because importing anything inside `allfold` imports all of it, and because an allfold that cannot be
-imported must leave `import torch` alone: what is wrong is said when a group is asked for.
+It is a package of its own, because importing anything inside `allfold` imports all of it, and because an allfold that
+cannot be imported must not break `import torch`: the error comes when a group is requested.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Make `torch.distributed.init_process_group("allfold")` work; a second time does no harm.
+    """Make `torch.distributed.init_process_group("allfold")` work; calling it again has no effect.
 
     >>> allfold.torch.register()
     >>> dist.get_backend()

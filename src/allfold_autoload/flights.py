@@ -1,11 +1,11 @@
-"""Writes torch's flight recorder to the folder ALLFOLD_FLIGHT_DIR, also for gloo, for which nobody else does.
+"""Writes torch's flight recorder to the folder ALLFOLD_FLIGHT_DIR, including gloo's, which torch itself does not write.
 
-A rank writes its file when it has made no new call for a second, when it fails, when it ends, when it is told to end
-(torchrun does that to all ranks as soon as one has failed), and when it is aborted (as gloo does if a peer sends more bytes
-than a call expects). If it goes on after a second, the file is removed, and next time
-it waits for two seconds, then for four, up to 30: pauses between steps are no hangs. The file is the dump of torch, with
-what gloo leaves out: the members of the groups. `torchfrtrace` reads it as well. Nothing of allfold is imported here: this
-runs in every process that imports torch while the variable is set.
+A rank writes its file when it has made no new call for a second, when it fails, when it ends, when it receives SIGTERM
+(torchrun sends that to all ranks as soon as one has failed), and when it is aborted (gloo does that if a peer sends more
+bytes than a call expects). If it then makes another call, the file is removed, and the next time it waits for two seconds,
+then for four, up to 30, because pauses between steps are not hangs. The file is torch's dump, plus the members of the
+groups, which gloo leaves out. `torchfrtrace` reads it, too. Nothing of allfold is imported here: this runs in every
+process that imports torch while the variable is set.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_FRAMES = 100
 
 
 def install() -> None:
-    """Start to watch in every process that makes a process group, if the variable names a folder."""
+    """Watch every process that creates a process group, if the variable names a folder."""
     if not os.environ.get(FOLDER):
         return
     os.environ.setdefault(_BUFFER, _CALLS)  # read when the first group is made
@@ -59,7 +59,7 @@ def install() -> None:
         made(*args, **kwargs)
         try:
             watch()
-        except Exception as error:  # the run is worth more than its record
+        except Exception as error:  # a run must not fail for lack of a record
             sys.stderr.write(f"allfold: no flight record will be written: {error}\n")
 
     init_process_group._allfold_watches = True  # type: ignore[attr-defined]
@@ -71,7 +71,7 @@ _watcher: _Watcher | None = None
 
 
 def watch() -> None:
-    """Watch the default process group of this process; a second time does no harm."""
+    """Watch the default process group of this process; calling it again has no effect."""
     global _watcher
     folder = os.environ.get(FOLDER)
     if folder and (_watcher is None or _watcher.process != os.getpid()):
@@ -96,7 +96,7 @@ class _Watcher:
         self._run = self._agree()
         self._has_failed = False
         self._is_final = False
-        self._stalled: dict[str, Any] = {}  # where the main thread was when nothing moved the last time
+        self._stalled: dict[str, Any] = {}  # where the main thread was at the last stall
 
     def start(self) -> None:
         threading.Thread(target=self._look, name="allfold flight recorder", daemon=True).start()
@@ -116,9 +116,9 @@ class _Watcher:
         self._catch_abort()
 
     def write(self, ended: str = "", at: list[dict[str, Any]] | None = None, in_call: bool | None = None) -> None:
-        """Write the file anew, whole or not at all."""
+        """Replace the file, whole or not at all."""
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
-            return  # it is being written
+            return  # another thread is writing it
         try:
             self._is_final |= bool(ended)
             document = _dump()
@@ -154,9 +154,7 @@ class _Watcher:
                 continue
             now = _made()
             if now != made:
-                if (
-                    is_written
-                ):  # it was no hang: what is in the file is not true any more, and such pauses are usual here
+                if is_written:  # not a hang: the file is out of date, and such pauses are normal here
                     self._take_back()
                     patience = min(2 * patience, _MOST_STALL_SECONDS)
                 made, since, is_written = now, time.monotonic(), False
@@ -165,9 +163,9 @@ class _Watcher:
                 self._write_now()
 
     def _write_now(self, ended: str = "") -> None:
-        """With the line at which the main thread is."""
+        """Write the file with the current line of the main thread."""
         if self._has_failed:
-            return  # what was written then says more
+            return  # the file that was written then says more
         frame = sys._current_frames().get(self._main or 0)
         lines = _lines((one, one.f_lineno) for one in _outwards(frame))
         in_call = _is_in_call(lines)
@@ -189,7 +187,7 @@ class _Watcher:
                 os.unlink(self._crash_path)
 
     def _catch_end(self) -> None:
-        """Have the kernel's signal to end reach the thread: the main thread may be deep in a call that never returns."""
+        """Have SIGTERM reach the watching thread: the main thread may be deep in a call that never returns."""
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
@@ -197,7 +195,7 @@ class _Watcher:
             return
         os.set_blocking(self._wake, False)
         before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        if before != -1:  # somebody else's, as of asyncio
+        if before != -1:  # another library's, such as asyncio
             signal.set_wakeup_fd(before)
             return
         signal.signal(signal.SIGTERM, lambda *_: None)  # the thread ends the process
@@ -213,7 +211,7 @@ class _Watcher:
         """Write the file when C++ code aborts this process.
 
         The handler runs in the thread that calls abort(), which is one of gloo's own: it holds none of Python's locks. The
-        alarm ends the process should this hang all the same.
+        alarm ends the process if this hangs anyway.
         """
         libc = ctypes.CDLL(None)
 
@@ -228,7 +226,7 @@ class _Watcher:
         libc.signal(int(signal.SIGABRT), self._on_abort)
 
     def _agree(self) -> str:
-        """A text that is the same on all ranks of this run, and of no other: files of earlier runs may be in the folder."""
+        """A text that identifies this run on all its ranks: the folder may have files of earlier runs."""
         try:
             store = self._c10d._get_default_store()
             store.compare_set("allfold/flight", "", os.urandom(8).hex())
@@ -237,7 +235,7 @@ class _Watcher:
             return ""
 
     def _members(self) -> dict[str, dict[str, str]]:
-        """All groups that this rank has been in; those that were destroyed, too."""
+        """All groups that this rank has been in; including those that were destroyed."""
         for group, ranks in list(self._c10d._world.pg_group_ranks.items()):
             name = group.group_name
             listed = str(sorted(ranks))
@@ -263,7 +261,7 @@ def _without_inductor() -> Iterator[None]:
     """Let torch find the lines of its stacks without importing torch._inductor.
 
     It asks `torch._inductor.codecache.PyCodeCache` for the lines of compiled code. Importing that takes 5 s of processor time,
-    at a moment at which the process may have less. If nobody has imported it yet, there is no compiled code. Other threads
+    when the process may not have that much left. If it has not been imported yet, there is no compiled code. Other threads
     get the real module.
     """
     import torch

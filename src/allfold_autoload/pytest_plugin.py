@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rank-delays",
         type=int,
         metavar="SEED",
-        help="delay the calls of tests with ranks at random, by up to 10 ms, to find mistakes that depend on who is first",
+        help="delay the calls of tests with ranks at random, by up to 10 ms, to find bugs that depend on which rank is first",
     )
 
 

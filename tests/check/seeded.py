@@ -166,9 +166,9 @@ class _Said(io.StringIO):
 def names_it(one: Trial, sentence: str) -> bool:
     """True if a sentence names the rank that is faulty, and the line of the fault.
 
-    A rank that leaves a call out, or makes one more, may wait in another group then: that is a circle.
+    A rank that leaves a call out, or makes one more, may then wait in another group: that is a circular wait.
     """
-    if "circle" in sentence and one.fault in ("order", "left out", "one more"):
+    if "circular wait" in sentence and one.fault in ("order", "left out", "one more"):
         return re.search(rf"\brank {one.rank} is in\b", sentence) is not None and _line(one, sentence)
     named = re.search(rf"(^|: |, )rank {one.rank} (left out|made|is late|died|ended|has)", sentence)
     return named is not None and _line(one, sentence)

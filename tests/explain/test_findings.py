@@ -45,7 +45,7 @@ def the_finding(run: Run) -> Finding:
 
 
 A, B, C = call("all_reduce", 8), call("broadcast", 9), call("all_gather", 10)
-COMMON = "; call 1, all_reduce(float32[4]) at train.py:8, was the last that all made"
+COMMON = "; the last call that all made is call 1, all_reduce(float32[4]) at train.py:8"
 
 
 def test_nothing_is_wrong() -> None:
@@ -73,12 +73,12 @@ def test_a_call_left_out_before_calls_that_look_the_same() -> None:
     assert (found.kind, found.ranks, found.place, found.number) == ("left out", (1,), "train.py:10", 2)
 
 
-def test_one_call_more() -> None:
+def test_an_extra_call() -> None:
     extra = call("barrier", 7)
     found = the_finding(a_run([[A, B, C], [A, extra], [A, B, C]]))
     assert (found.kind, found.ranks, found.place) == ("one more", (1,), "train.py:7")
     assert found.sentence.startswith(
-        "rank 1 made one call more, barrier(float32[4]) at train.py:7 (call 2 of the world), "
+        "rank 1 made an extra call, barrier(float32[4]) at train.py:7 (call 2 of the world), "
         "where ranks 0 and 2 made broadcast(float32[4]) at train.py:9"
     )
 
@@ -93,11 +93,11 @@ def test_in_a_loop_the_iterations_before_say_what_was_left_out() -> None:
 @each(
     ("kind", "other", "says"),
     [
-        ("shape", call("broadcast", 9, 5), "another size"),
-        ("type", call("broadcast", 9, dtype="int32"), "another type"),
-        ("operation", call("all_gather", 9), "another operation"),
-        ("root", call("broadcast", 9, root=1), "another root"),
-        ("reduction", call("broadcast", 9, reduction="max"), "another reduction"),
+        ("shape", call("broadcast", 9, 5), "different size"),
+        ("type", call("broadcast", 9, dtype="int32"), "different type"),
+        ("operation", call("all_gather", 9), "different operation"),
+        ("root", call("broadcast", 9, root=1), "different root"),
+        ("reduction", call("broadcast", 9, reduction="max"), "different reduction"),
     ],
 )
 def test_another_argument(kind: str, other: Call, says: str) -> None:
@@ -122,7 +122,7 @@ def test_a_circle_between_groups() -> None:
     found = the_finding(a_run([[A, a], [A, b], [A, a]], {"1": (0, 1, 2), "2": (0, 1, 2)}))
     assert (found.kind, found.ranks, found.place) == ("circle", (1, 0), "train.py:14")
     assert found.sentence == (
-        "circle between groups: rank 1 is in call 1 of group 2, all_reduce(float32[4]) at train.py:14, and rank 0 is in "
+        "circular wait between groups: rank 1 is in call 1 of group 2, all_reduce(float32[4]) at train.py:14, and rank 0 is in "
         "call 1 of group 1, all_reduce(float32[4]) at train.py:12 (as is rank 2); each waits for the other"
     )
 
@@ -188,7 +188,7 @@ def test_all_are_in_the_same_call() -> None:
     for rank in run.ranks.values():
         rank.in_call = True
     found = the_finding(run)
-    assert found.kind == "stuck" and "these records do not say the root" in found.sentence
+    assert found.kind == "stuck" and "these records do not contain the root" in found.sentence
 
 
 def test_ranks_that_fail_in_a_call_that_others_come_out_of() -> None:
@@ -200,7 +200,7 @@ def test_ranks_that_fail_in_a_call_that_others_come_out_of() -> None:
     found = the_finding(run)
     assert (found.kind, found.ranks, found.waiting, found.place) == ("stuck", (), (0, 2), "train.py:9")
     assert found.sentence.startswith(
-        "ranks 0 and 2 did not come out of broadcast(float32[4]) at train.py:9 (call 2 of the world)"
+        "ranks 0 and 2 did not return from broadcast(float32[4]) at train.py:9 (call 2 of the world)"
     )
 
 
@@ -210,7 +210,7 @@ def test_a_receive_without_a_send() -> None:
     run.ranks[0].calls = [receive]
     found = the_finding(run)
     assert (found.kind, found.ranks, found.waiting) == ("message", (1,), (0,))
-    assert found.sentence.startswith("rank 0 receives from rank 1 at train.py:20, and rank 1 has made no send for it")
+    assert found.sentence.startswith("rank 0 receives from rank 1 at train.py:20, and rank 1 has made no matching send")
 
 
 def test_a_message_of_another_size() -> None:
@@ -221,8 +221,8 @@ def test_a_message_of_another_size() -> None:
     found = the_finding(run)
     assert (found.kind, found.ranks) == ("message", (1, 0))
     assert found.sentence == (
-        "rank 0 made send(float32[4], to rank 1) at train.py:20, and rank 1 receives it by "
-        "recv(float32[5], from rank 0) at train.py:21: another size"
+        "rank 0 made send(float32[4], to rank 1) at train.py:20, and rank 1 receives it with "
+        "recv(float32[5], from rank 0) at train.py:21: different size"
     )
 
 
@@ -232,4 +232,5 @@ def test_a_circle_of_messages() -> None:
         for rank in range(3)
     }
     found = the_finding(Run(ranks, {WORLD: Group(WORLD, "the world", (0, 1, 2))}))
-    assert found.kind == "circle" and found.sentence.startswith("circle of messages: rank 0 is in recv(from rank 1)")
+    assert found.kind == "circle"
+    assert found.sentence.startswith("circular wait of messages: rank 0 is in recv(from rank 1)")

@@ -37,7 +37,7 @@ class _Runs:
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_nothing_is_executed(tmp_path: Path, protocol: int) -> None:
-    with pytest.raises(DocumentError, match=r"nothing of this file was executed|not a pickle of plain data"):
+    with pytest.raises(DocumentError, match=r"nothing in this file was executed|not a pickle of plain data"):
         read_pickle(pickle.dumps({"version": "2.10", "entries": [_Runs(tmp_path / "made")]}, protocol))
     assert not (tmp_path / "made").exists()
 

@@ -37,7 +37,7 @@ def test_a_dump_of_nccl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert status == 1
     assert out.splitlines()[0] == (
         "rank 1 left out broadcast(float32[4]) at train.py:9 (call 2 of the world), which ranks 0 and 2 made; it went on to "
-        "all_reduce(float32[4]) at train.py:10; call 1, all_reduce(float32[4]) at train.py:8, was the last that all made"
+        "all_reduce(float32[4]) at train.py:10; the last call that all made is call 1, all_reduce(float32[4]) at train.py:8"
     )
 
 
@@ -94,7 +94,7 @@ def test_messages_of_nccl(tmp_path: Path) -> None:
     again = entry("recv 1<-0", 1, 22, p2p=2, state="started", record=1) | {"is_p2p": True}
     run, _ = read_run([write(tmp_path, {0: dump([send], {"0": [0, 1]}), 1: dump([receive, again], {"0": [0, 1]})})])
     assert findings(run)[0].sentence.startswith(
-        "rank 1 receives from rank 0 at train.py:22, and rank 0 has made no send"
+        "rank 1 receives from rank 0 at train.py:22, and rank 0 has made no matching send"
     )
 
 
@@ -207,7 +207,7 @@ def test_a_hostile_pickle_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"cos\nsystem\n(S'touch /tmp/x'\ntR.")
     (tmp_path / "nccl_trace_rank_1").write_bytes(b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00x\x85R.")
     status, _, err = explain(capsys, tmp_path / "nccl_trace_rank_1")
-    assert status == 2 and "nothing of this file was executed" in err
+    assert status == 2 and "nothing in this file was executed" in err
     assert explain(capsys, tmp_path)[0] == 2
 
 

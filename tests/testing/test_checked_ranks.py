@@ -34,7 +34,7 @@ def test_all_ranks_raise_the_same_sentence(keep: bool) -> None:
     here = r"test_checked_ranks\.py"
     sentence = (
         rf"raised MismatchError: rank 1 made all_reduce\(float32\[4\], sum\) at {here}:\d+ \(call 1 of the default group\), "
-        rf"where ranks 0, 2 and 3 made broadcast\(float32\[4\], root 0\) at {here}:\d+: another operation\n"
+        rf"where ranks 0, 2 and 3 made broadcast\(float32\[4\], root 0\) at {here}:\d+: different operation\n"
     )
     assert re.match(r"rank \d of 4 " + sentence, str(failure.value)), str(failure.value)
     assert str(failure.value).endswith(" raised the same") and len(failure.value.ranks) == 4
@@ -51,7 +51,7 @@ def in_a_circle(_: Any) -> None:
 
 def test_a_deadlock_is_named() -> None:
     with pytest.raises(
-        af.RankFailed, match=r"circle between groups: rank 0 is in call 1 of group .*; each waits for the"
+        af.RankFailed, match=r"circular wait between groups: rank 0 is in call 1 of group .*; each waits for the"
     ):
         run(in_a_circle, ranks=2, backend="gloo", timeout=300)
 

@@ -1,1 +1,1 @@
-"""`allfold run --check`: ranks compare every call before they make it. An error on all of them says who differs, and where."""
+"""`allfold run --check`: compares every call on all ranks before it is made; if one differs, all raise an error."""

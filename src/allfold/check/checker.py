@@ -1,4 +1,4 @@
-"""The watcher of `allfold run --check`: every call is written on the board and compared before it is made."""
+"""The watcher of `allfold run --check`: every call is written to the board and compared before it is made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_PENDING = 1000
 
 
 class _Group:
-    """One process group: its lanes on the board, and where this rank is in it."""
+    """One process group: its lanes on the board, and this rank's place in it."""
 
     def __init__(self, site: Site, group: dist.ProcessGroup) -> None:
         try:
@@ -60,7 +60,7 @@ def _label(name: str, ranks: list[int], size: int) -> str:
 
 
 def _seconds(group: Any) -> float:
-    """The timeout of a group, as far as its backends say it."""
+    """The timeout of a group, if one of its backends has it; else torch's default."""
     for device in ("cpu", "cuda"):
         try:
             backend = group._get_backend(torch.device(device))
@@ -123,12 +123,12 @@ class Checker:
             self._raise_failure(error)
             raise
         if isinstance(work, dist.Work) and type(work).wait is not dist.Work.wait and hasattr(work, "__dict__"):
-            # allfold's own works: their errors are those of the engine, which knows no lines.
+            # allfold's own Work objects: their errors come from the engine, which does not know the lines.
             work.wait = partial(self._wait_of_ours, type(work).wait, weakref.ref(work))
         return work
 
     def _remember(self, result: Any, group: _Group, number: int) -> Any:
-        """Keep a background call until it has ended: whoever waits for it waits for the ranks of this call."""
+        """Keep a background call until it has ended, so that `wait_for_work` knows which ranks a wait is for."""
         work = work_of(result)
         if work is not None:
             pending = self._pending
@@ -147,14 +147,14 @@ class Checker:
             raise
 
     def _raise_failure(self, error: Exception) -> None:
-        """Raise the error of the run, if there is one, in place of what followed from it."""
+        """Raise the error of the run, if there is one, in place of an error that followed from it."""
         failure = self._waits.failure()
         if failure is not None and not isinstance(error, type(failure)):
             raise failure from error
 
     def _describe(self, key: Any) -> tuple[int, bytes]:
         (operation, tensors, reduction, root, peer), where, background = key
-        # Ranks must agree in the number of elements, as libraries do, and not in the shape.
+        # As in the libraries, ranks must agree on the number of elements, not on the shape.
         counts = [(shape.numel(), str(dtype)) for shape, dtype in tensors]
         compared = f"{operation} {counts} {reduction} {root}"
         number = int.from_bytes(hashlib.blake2b(compared.encode(), digest_size=8).digest(), "little")
@@ -168,7 +168,7 @@ class Checker:
         made = self._groups[group.group_name] = _Group(self._site, group)
         if made.lanes is None:
             sys.stderr.write(
-                f"allfold check: there is no room for group {group.group_name}; its calls are not checked\n"
+                f"allfold check: the board has no room for group {group.group_name}; its calls are not checked\n"
             )
         return made
 
@@ -182,7 +182,7 @@ class Checker:
     # Background calls ------------------------------------------------------------------------------------------------
 
     def wait_for_work(self, work: Any, *arguments: Any, **given: Any) -> Any:
-        """`Work.wait` of torch, which cannot be interrupted: here it ends when the run has failed."""
+        """torch's `Work.wait`, which cannot be interrupted; this one also ends when the run has failed."""
         if getattr(self._met, "now", False) or arguments or given or self._over.is_set():
             self._met.now = False  # all ranks are in this call
             return _wait_of_torch(work, *arguments, **given)
@@ -204,7 +204,7 @@ class Checker:
                 else:
                     until = now + _SPIN_SECONDS
                     self._waits.look(found[0].lanes, found[1], found[0].own, now - begin, found[0].seconds)
-            # What this may add to a wait: two percent, and at most a millisecond.
+            # This adds at most two percent to a wait, and at most a millisecond.
             time.sleep(min(0.001, max(2e-5, (now - begin) / 50)))
         self._board.end_wait()
         return _wait_of_torch(work)
@@ -217,20 +217,20 @@ class Checker:
             if self._board.is_asked():
                 self._board.answer(json.dumps(lines_of(place_of_main())[:1]).encode())
             if self._board.failure() is not None:
-                # This rank may not hear of it: it waits in C++, or makes no call for a while.
+                # This rank may not raise the error soon: it waits in C++, or makes no call for a while.
                 if not self._over.wait(_REPORT_SECONDS) and not self._waits.has_raised:
                     sys.stderr.write(f"allfold check: rank {self._site.rank}: {self._waits.failure()}\n")
                     sys.stderr.flush()
                 return
 
     def end(self) -> None:
-        """This rank makes no further calls."""
+        """Mark this rank as one that makes no more calls."""
         if self._over.is_set() or self._process != os.getpid():
             return
         note_ending()
         self._over.set()
         self._board.end(last_words().encode()[:900])
-        # A thread that comes back from C++ while the interpreter ends would end the process.
+        # A thread that returns from C++ while the interpreter shuts down would end the process.
         while self._thread.is_alive():
             self._board.wake(self._site.rank)
             self._thread.join(0.05)
@@ -240,14 +240,14 @@ _checker: Checker | None = None
 
 
 def begin(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Checker:
-    """Check the calls of this process from now on."""
+    """Start to check the calls of this process."""
     global _checker
     end()
     site = connect(store, rank, size, timeout)
     if not site.is_whole and site.rank == site.ranks[0]:
         sys.stderr.write(
-            f"allfold check: this run has several hosts; {name_ranks(site.ranks)} of this one compare their calls with each "
-            "other, and not with those of other hosts\n"
+            "allfold check: this run has several hosts; calls are compared within each host only (here: "
+            f"{name_ranks(site.ranks)})\n"
         )
     _checker = Checker(site)
     if dist.Work.wait is not _wait:
@@ -256,7 +256,7 @@ def begin(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Checke
 
 
 def end() -> None:
-    """Check no further calls."""
+    """Stop checking calls."""
     global _checker
     if _checker is not None:
         _checker.end()
@@ -267,7 +267,7 @@ _wait_of_torch = dist.Work.wait
 
 
 def _wait(work: Any, *arguments: Any, **given: Any) -> Any:
-    """Wait for a call; `Work.wait` of torch while a run is checked."""
+    """Stands in for torch's `Work.wait` while a run is checked."""
     if _checker is None:
         return _wait_of_torch(work, *arguments, **given)
     return _checker.wait_for_work(work, *arguments, **given)

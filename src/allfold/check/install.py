@@ -1,4 +1,4 @@
-"""Begins the check when a script creates its first group. `allfold_autoload` installs it while torch is imported."""
+"""Starts the check when a script creates its first group. `allfold_autoload` installs it while torch is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _is_installed = False
 
 
 def install() -> None:
-    """Check the calls of all groups that this process creates. A second time does no harm."""
+    """Check the calls of all groups that this process creates. Calling it again has no effect."""
     global _is_installed
     if not _is_installed:
         _is_installed = True
@@ -27,7 +27,7 @@ def _begin(group: Any, store: Any) -> None:
 
 
 def end_check() -> None:
-    """Check no further calls; other ranks hear that this one makes none."""
+    """Stop checking calls, and mark this rank as one that makes no more."""
     from .checker import end
 
     watch("check", None)

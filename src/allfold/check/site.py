@@ -1,4 +1,4 @@
-"""How the ranks of a run find the board of their host: through torch's store, once, when the first group is created."""
+"""Connects ranks to the board of their host: through torch's store, once, when the first group is created."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Site:
 
 
 def connect(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Site:
-    """The board of this rank's host. All ranks of the run call it; an anonymous file that ends with the last of them."""
+    """Connect to the board of this rank's host, an anonymous file that lives as long as its ranks. All ranks call this."""
     _native.require_engine("--check")
     global _times
     _times += 1
@@ -66,7 +66,7 @@ def connect(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Site
     board = _native.CheckBoard(descriptor, size, rank)
     store.set(f"here {rank}", "1")
     if rank == ranks[0]:
-        # Its path works as long as it has the file open.
+        # The path is valid only while this rank has the file open.
         store.wait([f"here {number}" for number in ranks], timeout)
     os.close(descriptor)
     return Site(board, store, rank, size, ranks)

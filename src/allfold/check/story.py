@@ -1,4 +1,4 @@
-"""The board as a run of `allfold explain`, which finds what is wrong in it and says so."""
+"""Turns the board into a `Run` for `allfold explain`, which finds what is wrong in it and words the error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..intercept.operations import REDUCTIONS
 
 
 def describe(key: tuple[Any, ...], lines: list[Line], background: bool) -> bytes:
-    """A call as the board has it. `key` is that of `Made`."""
+    """A call, as text for the board. `key` is `Made.key`."""
     operation, tensors, reduction, root, peer = key
     words: dict[str, Any] = {"operation": operation, "stack": lines}
     if tensors:
@@ -27,7 +27,7 @@ def describe(key: tuple[Any, ...], lines: list[Line], background: bool) -> bytes
 
 
 def read_call(text: bytes, group: str, number: int, since: int) -> Call:
-    """The call that `describe` described; it may be gone."""
+    """The call that `describe` wrote; without its details if these are gone from the board."""
     words: dict[str, Any] = json.loads(text) if text else {"operation": "a call"}
     tensors = words.get("tensors")
     return Call(
@@ -48,8 +48,8 @@ def frames(lines: Any) -> tuple[Frame, ...]:
     return tuple(Frame(*line) for line in lines)
 
 
-def tell(board: Any, ranks: list[int]) -> Run:
-    """Everything that the board knows of these ranks, which are those of its host."""
+def run_of(board: Any, ranks: list[int]) -> Run:
+    """Everything on the board about these ranks, which are those of its host."""
     waits = {rank: (group, call) for rank, _, group, call in board.waits()}
     run = Run({rank: _rank(board, rank, rank in waits) for rank in ranks}, {})
     for number in board.groups():

@@ -1,4 +1,4 @@
-"""A wait for the other ranks of a call: who is missing, why, and when that is an error."""
+"""Waits for the other ranks of a call: finds out which are missing and why, and when that is an error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 from ..errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..explain.calls import Run
 from ..explain.findings import Finding, findings
+from ..wording import name_ranks
 from .site import Site
-from .story import tell
+from .story import run_of
 
 SETTLE_SECONDS = 0.15
-"""After a difference is seen, for the rest to come: with three ranks it shows which of them is different."""
+"""Time for the other ranks to arrive after two have differed: only a third call shows which one is the odd one out."""
 _LOOK_SECONDS = 0.1
 _CIRCLE_SECONDS = 0.3
 LATE = "ALLFOLD_CHECK_LATE"
@@ -24,19 +25,19 @@ _KINDS: dict[str, type[AllfoldError]] = {"mismatch": MismatchError, "lost": Rank
 
 
 def late_seconds() -> float:
-    """After how many seconds a wait names the rank that is late; the variable ALLFOLD_CHECK_LATE sets them."""
+    """The seconds after which a waiting rank names the late one; the variable ALLFOLD_CHECK_LATE sets them."""
     text = os.environ.get(LATE, "")
     try:
         seconds = float(text or _LATE_SECONDS)
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"{LATE}={text!r}: expected a number of seconds above 0")
+        raise UsageError(f"{LATE}={text!r}: expected a positive number of seconds")
     return seconds
 
 
 class Waits:
-    """The waits of one rank, and the errors that end them. The first error of a run is that of all its ranks."""
+    """The waits of one rank, and the errors that end them. The first error of a run becomes that of all its ranks."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._board, self._late_seconds = site, site.board, late_seconds()
@@ -44,7 +45,7 @@ class Waits:
         self._begin()
 
     def fail(self, kind: str, sentence: str) -> AllfoldError:
-        """The error for this rank, which becomes that of all ranks unless there is one."""
+        """Make this the error of all ranks, unless there is one already; returns the one that counts."""
         self._board.fail(f"{kind} {sentence}".encode())
         error = self.failure()
         assert error is not None
@@ -67,9 +68,9 @@ class Waits:
             if all(lanes.last(member) >= number for member in range(count)):
                 break
             time.sleep(0.002)
-        found = findings(self._story())
+        found = findings(self._run())
         if not found:
-            return self.fail("mismatch", f"ranks make different calls in the place of call {number} of {_name(lanes)}")
+            return self.fail("mismatch", f"the ranks made different calls as call {number} of {_name(lanes)}")
         return self.fail("mismatch", found[0].sentence)
 
     def meet(self, lanes: Any, number: int, own: int, seconds: float) -> None:
@@ -93,7 +94,7 @@ class Waits:
         self._circle, self._say_at = "", self._late_seconds
 
     def look(self, lanes: Any, number: int, own: int, waited: float, seconds: float) -> None:
-        """While this rank waits in a call: is there a reason why it would wait forever? Ten times per second."""
+        """Called ten times per second while this rank waits in a call: raise if the wait cannot end, and report late ranks."""
         if waited < 2 * _LOOK_SECONDS:
             self._begin()
         self._board.begin_wait(lanes.id(), number)
@@ -102,7 +103,7 @@ class Waits:
         self._look_for_the_dead(lanes, number)
         if waited > _CIRCLE_SECONDS:
             self._circle = self._look_for_a_circle(self._circle)
-        if waited > self._say_at and self._speaks(lanes, number, own):
+        if waited > self._say_at and self._is_first_waiting(lanes, number, own):
             self._say_at *= 4
             self._say_who_is_late(lanes, number, waited)
         if waited > seconds:
@@ -119,8 +120,8 @@ class Waits:
                 raise self.fail("lost", self._about_missing(lanes, number))
 
     def _look_for_a_circle(self, before: str) -> str:
-        """The sentence about a circle of ranks that wait for each other. If it is there for a second time, it is an error."""
-        found = _first(findings(self._story()), "circle")
+        """The sentence about a circular wait, or "". Raises if the same one was found the last time, too."""
+        found = _first(findings(self._run()), "circle")
         if found is None:
             return ""
         waiting = {wait[0] for wait in self._board.waits()}
@@ -130,8 +131,8 @@ class Waits:
             raise self.fail("mismatch", found.sentence)
         return found.sentence
 
-    def _speaks(self, lanes: Any, number: int, own: int) -> bool:
-        """One rank speaks for all that wait."""
+    def _is_first_waiting(self, lanes: Any, number: int, own: int) -> bool:
+        """True for one of the waiting ranks, which reports for all of them."""
         return all(lanes.last(member) < number for member in range(own))
 
     def _say_who_is_late(self, lanes: Any, number: int, waited: float) -> None:
@@ -146,19 +147,19 @@ class Waits:
             sys.stderr.flush()
 
     def _about_missing(self, lanes: Any, number: int, missing: list[int] | None = None) -> str:
-        found = findings(self._story())
+        found = findings(self._run())
         group = str(lanes.id())
         exact = [one for one in found if one.group == group and one.number == number]
         if exact or found:
             return (exact or found)[0].sentence
         missing = self._missing(lanes, number) if missing is None else missing
-        return f"ranks {missing} have not made call {number} of {_name(lanes)}"
+        return f"{name_ranks(missing)} did not make call {number} of {_name(lanes)}"
 
     def _missing(self, lanes: Any, number: int) -> list[int]:
         return [rank for member, rank in enumerate(lanes.ranks()) if lanes.last(member) < number]
 
-    def _story(self) -> Run:
-        return tell(self._board, self._site.ranks)
+    def _run(self) -> Run:
+        return run_of(self._board, self._site.ranks)
 
 
 def _first(found: list[Finding], kind: str) -> Finding | None:

@@ -1,4 +1,4 @@
-"""`allfold explain`: what the records of a run say about why it hangs."""
+"""`allfold explain`: explains why a run hangs, from its records."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _lines(run: Run, found: list[Finding], skipped: list[Skipped], page: str | N
         yield f"note: there is no record of {name_ranks(missing)}"
     yield from (f"note: {note}" for note in run.notes)
     if not found and run.lacks and run.ranks:
-        yield f"note: these records do not say {' or '.join(run.lacks)} of a call, so a difference there cannot be seen"
+        yield f"note: these records do not contain {' or '.join(run.lacks)} of a call, so a difference there cannot be seen"
     for one in skipped[:3]:
         yield f"note: not read: {one.path}: {one.reason}"
     if len(skipped) > 3:

@@ -1,5 +1,5 @@
-"""Why a distributed run hangs: records of calls in, one sentence and its details out.
+"""Explains why a distributed run hangs: takes records of its calls, gives one sentence and its details.
 
 `calls.py` is the model: calls of ranks in groups. Readers fill it (`read.py` chooses one per file), and
-`findings.findings(run)` works on nothing else. Whoever has records of another kind makes a `Run` of them.
+`findings.findings(run)` works on nothing else. For records of another kind, write a reader that makes a `Run`.
 """

@@ -1,4 +1,4 @@
-"""The calls of a group side by side: the first one in which ranks differ, and what one rank did instead of the others."""
+"""Compares the calls of a group across ranks: the first one in which they differ, and what one rank did instead."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST_SOURCE = 2**22
 class Trouble:
     """The first call of a group that not all members made alike.
 
-    `made` has the calls of those who made one. `absent` have a record without it, `unrecorded` have no record.
-    `classes` are the makers by what they called, most of them first.
+    `made` has the call of each member that made one. `absent` lists members whose record lacks it, `unrecorded` those
+    without a record. `classes` are the ranks in `made`, grouped by what they called, the largest group first.
     """
 
     group: str
@@ -40,7 +40,7 @@ class Trouble:
 
 
 def differences(one: Call, other: Call) -> list[str]:
-    """The aspects in which two calls that should be the same differ; what one of them does not know is no difference."""
+    """The aspects in which two calls that should be the same differ; a fact that one of them lacks does not count."""
     if one.operation != other.operation:
         return ["operation"]
     found = []
@@ -58,9 +58,9 @@ def differences(one: Call, other: Call) -> list[str]:
 
 
 def first_trouble(run: Run, group: Group) -> Trouble | None:
-    """The first call of a group that its members did not all make alike, as far as the records say."""
+    """The first call of a group that its members did not all make alike, as far as the records show."""
     held = {rank: run.ranks[rank].of(group.key) for rank in group.ranks if _has_record(run, rank)}
-    # A rank that has forgotten all its calls of this group says nothing about it.
+    # A record that has lost all calls of this group says nothing about it.
     held = {rank: calls for rank, calls in held.items() if calls or "" not in run.ranks[rank].starts}
     unrecorded = [rank for rank in group.ranks if not _has_record(run, rank)]
     if not any(held.values()):
@@ -111,8 +111,8 @@ def _classes(made: Mapping[int, Call]) -> list[list[int]]:
 def verdict(own: Mapping[int, Call], reference: Mapping[int, Call], number: int) -> tuple[str, int]:
     """`left out`, `one more`, `instead` or `short`, and the number of the call where it began.
 
-    `own` and `reference` are the calls of a group on the rank that differs and on one that does not. At `number` the
-    first has another call (or none: `short`) than the second.
+    `own` and `reference` are the calls of a group on the rank that differs and on one that does not. At `number`, the
+    first has a different call from the second, or none (`short`).
     """
     mine, theirs = own.get(number), reference[number]
     if mine is None:
@@ -120,7 +120,7 @@ def verdict(own: Mapping[int, Call], reference: Mapping[int, Call], number: int)
         return ("left out", begin) if begin < number else ("short", number)
     kind = _by_following(own, reference, number) or _by_lines(own, reference, number)
     if kind == "instead":
-        # It may have begun before, with calls that look the same and come from other lines.
+        # The difference may have begun earlier, with calls that look the same but come from other lines.
         for left_out in (True, False):
             begin = _since(own, reference, number, left_out)
             if begin < number:
@@ -131,7 +131,7 @@ def verdict(own: Mapping[int, Call], reference: Mapping[int, Call], number: int)
 
 
 def _since(own: Mapping[int, Call], reference: Mapping[int, Call], number: int, left_out: bool) -> int:
-    """The number from which on all calls are those of the other rank, one place further (or one place before)."""
+    """The first number from which the calls are those of the other rank, shifted by one place."""
     while number - 1 in own and number - 1 in reference and own[number - 1].stack != reference[number - 1].stack:
         mine, theirs = (number - 1, number) if left_out else (number, number - 1)
         if mine not in own or theirs not in reference or not _alike(own[mine], reference[theirs]):
@@ -193,7 +193,7 @@ def _by_lines(own: Mapping[int, Call], reference: Mapping[int, Call], number: in
 
 
 def _fork(mine: tuple[Frame, ...], theirs: tuple[Frame, ...]) -> tuple[tuple[str, int], tuple[str, int]] | None:
-    """The lines of the same function in which two stacks part."""
+    """The two lines, in the same function, at which two stacks part."""
     for a, b in zip(reversed(mine), reversed(theirs), strict=False):
         if a.file != b.file or a.function != b.function:
             return None
@@ -206,7 +206,7 @@ def _fork(mine: tuple[Frame, ...], theirs: tuple[Frame, ...]) -> tuple[tuple[str
 
 
 def are_alternatives(file: str, one: int, other: int) -> bool:
-    """True if the lines lie in different branches of an `if`: a run comes to one of them only."""
+    """True if the lines lie in different branches of an `if`: a run reaches only one of them."""
     return any((one in body and other in rest) or (other in body and one in rest) for body, rest in _branches(file))
 
 
@@ -228,7 +228,7 @@ def _ifs(tree: ast.AST) -> Iterator[tuple[range, range]]:
 
 @lru_cache(maxsize=64)
 def source(file: str) -> str:
-    """The text of a Python file that a record names, if it is here; "" if not. Other files are not looked at."""
+    """The text of a Python file that a record names, if it is here, else "". Other files are not read."""
     if not file.endswith(".py"):
         return ""
     try:

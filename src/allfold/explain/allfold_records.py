@@ -1,4 +1,4 @@
-"""allfold's own flight records as ranks of the model. They have the operation and the root, but lines only of failed calls."""
+"""Reads allfold's own flight records. They have the reduction and the root, but the line only of a failed call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The model that all explanations work on: a run is ranks that make calls in groups.
 
-What a record does not know is None. Nothing in the findings may depend on a fact that is None.
+A fact that a record lacks is None, and no finding may depend on such a fact.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Call:
 
     `number` counts the calls of a group from 1: the same number on all ranks is the same call. Point-to-point calls have
     numbers of their own. `order` counts all calls of a rank, in all its groups. `peer` is the other rank of a
-    point-to-point call (its rank in the run), None if any may come. `tensors` are the arrays in whose size and type all
-    ranks must agree, None if the record does not say. `stack` has the lines of the user's program, the innermost first.
+    point-to-point call (its rank in the run), None for a receive from any rank. `tensors` are the arrays on whose size
+    and type all ranks must agree, None if the record does not say. `stack` has the lines of the user's program, the
+    innermost first.
     """
 
     group: str
@@ -66,7 +67,7 @@ class Call:
     ended: float | None = None
     done: bool | None = None
     timeout: float | None = None
-    details: str = ""  # further arguments in which all ranks must agree
+    details: str = ""  # further arguments on which all ranks must agree
 
     @property
     def is_point_to_point(self) -> bool:
@@ -102,7 +103,7 @@ class Call:
 
 @dataclass(slots=True)
 class Group:
-    """A group of ranks. `ranks` are the known members; `complete` if there can be no others. `size` may be known alone."""
+    """A group of ranks. `ranks` are the known members; `complete` if there are no others. `size` may be known without them."""
 
     key: str
     label: str
@@ -115,10 +116,10 @@ class Group:
 class Rank:
     """The known facts of one rank.
 
-    `calls` are in the order in which it made them. `starts` is the first number that the record could hold, by group:
-    calls before it were made, but forgotten; with the key "" in it, the record knows nothing of groups that it does not
-    hold. `at` is where the program was when the record was written, the innermost
-    line first. `ended` says how the rank ended, as in "was killed by signal 9". `said` are errors that it reported.
+    `calls` are in the order in which it made them. `starts` has, by group, the first number that the record could hold:
+    earlier calls were made, but overwritten. With the key "" in it, nothing is known of groups that are not in the record.
+    `at` is where the program was when the record was written, the innermost line first. `ended` says
+    how the rank ended, as in "was killed by signal 9". `said` are errors that it reported.
     """
 
     number: int
@@ -127,7 +128,7 @@ class Rank:
     starts: dict[str, int] = field(default_factory=dict)
     at: tuple[Frame, ...] = ()
     in_call: bool | None = None  # True if it was inside a call when the record was written
-    stalled: tuple[Frame, ...] = ()  # where it was, outside of any call, the last time that it did nothing for long
+    stalled: tuple[Frame, ...] = ()  # where it was when it last stalled outside a call
     ended: str = ""
     said: list[str] = field(default_factory=list)
     written: float | None = None
@@ -141,7 +142,7 @@ class Rank:
 
 @dataclass(slots=True)
 class Run:
-    """All that is known of a run. `lacks` says what its records do not hold, as a reader of the sentence must know it."""
+    """All that is known of a run. `lacks` names what its records do not hold, for the reader of the sentence."""
 
     ranks: dict[int, Rank]
     groups: dict[str, Group]

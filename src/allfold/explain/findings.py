@@ -1,4 +1,4 @@
-"""What went wrong in a run, as sentences: who did what instead of what, where, and which call was the last that all made.
+"""Finds what went wrong in a run, as sentences: which rank did what instead, where, and the last call that all made.
 
 `findings` is the whole interface. It takes a `Run` from any reader and returns what it found, the cause first.
 """
@@ -31,7 +31,7 @@ class Finding:
 
     `kind` is one of `left out`, `one more`, `shape`, `type`, `operation`, `reduction`, `root`, `arguments`, `circle`,
     `late`, `dead`, `missing`, `absent`, `message`, `stuck` and `reported`. `ranks` did it, `waiting` wait for them.
-    `calls` has what each rank called in the place of call `number`; `begins` is the first call that differs.
+    `calls` has what each rank called as call `number`, the first that differs.
     """
 
     kind: str
@@ -73,7 +73,7 @@ def _causes(run: Run, troubles: Sequence[Trouble]) -> list[Finding]:
     circle = _circle(waits)
     if circle:
         return [_in_a_circle(run, circle, waits)]
-    # A rank without a record is missed in all its groups; what counts is the call in which the others wait.
+    # A rank without a record is missing from all its groups; what matters is the call in which the others wait.
     awaited = [trouble for trouble in troubles if trouble.absent or any(one is trouble for one in waits.values())]
     causes: dict[tuple[str, int], Finding] = {}
     for trouble in awaited or troubles:
@@ -91,7 +91,7 @@ def _causes(run: Run, troubles: Sequence[Trouble]) -> list[Finding]:
 
 
 def _waits(run: Run, troubles: Sequence[Trouble]) -> Iterator[tuple[int, Trouble]]:
-    """The ranks that wait in a call, and the trouble that this call is in: those whose last call it is."""
+    """The ranks that wait in a call, each with the trouble of that call. A rank waits in the last call that it made."""
     for trouble in troubles:
         for rank, call in trouble.made.items():
             newest = max(run.ranks[rank].calls, key=lambda one: one.order)
@@ -100,7 +100,7 @@ def _waits(run: Run, troubles: Sequence[Trouble]) -> Iterator[tuple[int, Trouble
 
 
 def _circle(waits: Mapping[int, Trouble]) -> list[int]:
-    """Ranks of which each waits for the next, and the last for the first; the shortest of those that are found."""
+    """A circular wait: each rank waits for the next, and the last for the first. The shortest of those that are found."""
     best: list[int] = []
     for start in waits:
         path, seen = [start], {start}
@@ -141,7 +141,7 @@ def _differing(run: Run, trouble: Trouble) -> Finding:
         )
     elif kind == "one more" and own is not None and theirs is not None:
         sentence = (
-            f"{who} made one call more, {own.what}{own.where} ({where}), where {rest} made {theirs.what}{theirs.where}"
+            f"{who} made an extra call, {own.what}{own.where} ({where}), where {rest} made {theirs.what}{theirs.where}"
         )
     else:
         theirs = trouble.made[reference]
@@ -150,14 +150,14 @@ def _differing(run: Run, trouble: Trouble) -> Finding:
         other = " and ".join(_WORDS[aspect] for aspect in aspects)
         sentence = (
             f"{who} made {mine.what}{mine.where} ({where}), where {rest} made {theirs.what}{theirs.where}: "
-            f"another {other}"
+            f"different {other}"
         )
     for ranks in others[1:]:
         sentence += f"; {name_ranks(ranks)} made {trouble.made[ranks[0]].what}{trouble.made[ranks[0]].where}"
     culprits = tuple(rank for ranks in others for rank in ranks)
     waiting = tuple([*usual, *trouble.absent])
     first = theirs if kind == "left out" else own or mine
-    # A record of allfold has the line of the call that failed only; another rank's is better than none.
+    # allfold's records have the line of a failed call only; another rank's line is better than none.
     place = next((call.place for call in (first, *made.values()) if call is not None and call.stack), "")
     if not place:
         later = [call for number, call in sorted(calls[0].items()) if number > begin and call.stack]
@@ -183,8 +183,8 @@ def _differing_message(trouble: Trouble) -> Finding:
         _WORDS[aspect] for aspect in ("shape", "type") if aspect in differences_of_messages(sent, received)
     )
     sentence = (
-        f"rank {source} made {sent.what}{sent.where}, and rank {target} receives it by {received.what}{received.where}: "
-        f"another {what}"
+        f"rank {source} made {sent.what}{sent.where}, and rank {target} receives it with {received.what}{received.where}: "
+        f"different {what}"
     )
     number, place = received.number, received.place or sent.place
     return Finding("message", sentence, (target, source), (), trouble.group, number, place, dict(trouble.made))
@@ -251,7 +251,7 @@ def _absent(run: Run, trouble: Trouble, free: Sequence[int]) -> Finding:
 
 
 def _unfinished(run: Run, trouble: Trouble, who: Sequence[int]) -> Finding | None:
-    """The absent are still in their last call, or failed in it, although all made it alike; others came out of it."""
+    """The absent ranks are still in their last call, or failed in it, although all made the same; others returned from it."""
     lasts = [max(run.ranks[rank].calls, key=lambda one: one.order, default=None) for rank in who]
     for rank, last in zip(who, lasts, strict=True):
         facts = run.ranks[rank]
@@ -261,11 +261,11 @@ def _unfinished(run: Run, trouble: Trouble, who: Sequence[int]) -> Finding | Non
     call = lasts[0]
     assert call is not None
     others = sorted(trouble.made)
-    lacks = f", but these records do not say {' or '.join(run.lacks)}" if run.lacks else ""
+    lacks = f", but these records do not contain {' or '.join(run.lacks)}" if run.lacks else ""
     common = last_common(run, Trouble(call.group, call.number, trouble.made, trouble.absent))
     sentence = (
-        f"{name_ranks(who)} did not come out of {call.what}{call.where} ({_which(run, call.group, call.number)}), and "
-        f"{name_ranks(others)} did: all made it alike as far as the records show{lacks}"
+        f"{name_ranks(who)} did not return from {call.what}{call.where} ({_which(run, call.group, call.number)}), and "
+        f"{name_ranks(others)} did: as far as the records show, all made the same call{lacks}"
     )
     made = {rank: last for rank, last in zip(who, lasts, strict=True) if last is not None}
     return Finding(
@@ -279,7 +279,7 @@ def _message(run: Run, trouble: Trouble) -> Finding:
     newest = max(run.ranks[peer].calls, key=lambda one: one.order, default=None)
     last = f"; the last call of rank {peer} is {newest.what}{newest.where}" if newest else ""
     verb = "sends to" if call.operation == "send" else "receives from"
-    sentence = f"rank {rank} {verb} rank {peer}{call.where}, and rank {peer} has made no {other} for it{last}"
+    sentence = f"rank {rank} {verb} rank {peer}{call.where}, and rank {peer} has made no matching {other}{last}"
     return Finding("message", sentence, (peer,), (rank,), call.group, call.number, call.place, dict(trouble.made))
 
 
@@ -317,7 +317,7 @@ def _without_record(run: Run, ranks: Sequence[int], trouble: Trouble | None) -> 
 
 
 def _in_a_circle(run: Run, circle: Sequence[int], waits: Mapping[int, Trouble]) -> Finding:
-    # First the rank that does what the fewest do.
+    # Begin with the rank whose call the fewest ranks made.
     crowd = {rank: len(waits[rank].made) for rank in circle}
     begin = min(range(len(circle)), key=lambda place: (crowd[circle[place]], circle[place]))
     ordered = [*circle[begin:], *circle[:begin]]
@@ -331,8 +331,9 @@ def _in_a_circle(run: Run, circle: Sequence[int], waits: Mapping[int, Trouble]) 
         parts.append(f"rank {rank} is in {which}{call.what}{call.where}{beside}")
     groups = {waits[rank].group for rank in ordered}
     is_of_messages = all(waits[rank].made[rank].is_point_to_point for rank in ordered)
-    what = "circle between groups" if len(groups) > 1 else "circle of messages" if is_of_messages else "circle"
-    sentence = f"{what}: {', and '.join(parts)}; each waits for the {'other' if len(ordered) == 2 else 'next'}"
+    what = " between groups" if len(groups) > 1 else " of messages" if is_of_messages else ""
+    other = "other" if len(ordered) == 2 else "next"
+    sentence = f"circular wait{what}: {', and '.join(parts)}; each waits for the {other}"
     first = ordered[0]
     trouble = waits[first]
     return Finding(
@@ -377,7 +378,7 @@ def _late(run: Run) -> Iterator[Finding]:
 
 
 def _stuck(run: Run) -> Iterator[Finding]:
-    """All ranks made the same calls, and yet something says that they hang."""
+    """All ranks made the same calls, but something shows that they hang."""
     for group in run.groups.values():
         held = {rank: calls for rank in group.ranks if rank in run.ranks and (calls := run.ranks[rank].of(group.key))}
         if len(held) < 2:
@@ -394,11 +395,11 @@ def _stuck(run: Run) -> Iterator[Finding]:
         if odd and len(odd) > len(alike):
             alike, odd = odd, alike
         where = _which(run, group.key, number)
-        lacks = f"; these records do not say {' or '.join(run.lacks)}" if run.lacks else ""
+        lacks = f"; these records do not contain {' or '.join(run.lacks)}" if run.lacks else ""
         if odd:
             mine, theirs = made[odd[0]], made[alike[0]]
             sentence = (
-                f"all ranks made {where} alike as far as the records show, but {name_ranks(odd)} made {mine.what}"
+                f"as far as the records show, {where} is the same on all ranks, but {name_ranks(odd)} made {mine.what}"
                 f"{mine.where} and {name_ranks(alike)} made {theirs.what}{theirs.where}{lacks}"
             )
         else:
@@ -410,7 +411,7 @@ def _stuck(run: Run) -> Iterator[Finding]:
 
 
 def _reported(run: Run) -> Iterator[Finding]:
-    """What ranks reported, where nothing else is known: from logs alone."""
+    """The errors that ranks reported, if nothing else is known: from logs alone."""
     killed = [rank for rank, facts in run.ranks.items() if facts.ended.startswith(("was killed", "crashed"))]
     telling = {rank: facts for rank, facts in sorted(run.ranks.items()) if facts.said}
     if killed:
@@ -437,7 +438,7 @@ def _reported(run: Run) -> Iterator[Finding]:
 
 
 def _about(run: Run, finding: Finding) -> Iterator[str]:
-    """What else helps: each rank's call and line, where the ranks are now, and what they reported."""
+    """Details: each rank's call and line, where it was when its record was written, and the errors that it reported."""
     for rank, call in sorted(finding.calls.items()):
         text = line_of(call.stack[0]) if call.stack else ""
         yield f"rank {rank}: {call.what}{call.where}" + (f": {text}" if text else "")
@@ -462,7 +463,7 @@ def _which(run: Run, group: str, number: int) -> str:
 def _after(common: Call | None) -> str:
     if common is None:
         return ""
-    return f"; call {common.number}, {common.what}{common.where}, was the last that all made"
+    return f"; the last call that all made is call {common.number}, {common.what}{common.where}"
 
 
 def _at(stack: Sequence[object]) -> str:
@@ -479,6 +480,6 @@ def _wait(ranks: Sequence[int]) -> str:
 
 
 def summary(run: Run) -> str:
-    """What there is, if nothing is wrong with it."""
+    """The size of a run in which nothing is wrong."""
     calls = sum(len(rank.calls) for rank in run.ranks.values())
     return f"{counted(len(run.ranks), 'rank')}, {counted(calls, 'call')} in {counted(len(run.groups), 'group')}"

@@ -47,7 +47,7 @@ _TELLING = (
     "RankLost:",
     "CollectiveTimeout:",
 )
-_ENDED_BY_TORCHRUN = 15  # all ranks, as soon as one has failed
+_ENDED_BY_TORCHRUN = 15  # SIGTERM, which it sends to all ranks as soon as one has failed
 _OPERATIONS = {
     "ALLREDUCE": "all_reduce",
     "BROADCAST": "broadcast",
@@ -73,11 +73,11 @@ def is_telling(text: str) -> bool:
 
 
 class LogReader:
-    """Collects from the lines of one or more logs what they say about ranks."""
+    """Collects the facts about ranks from the lines of one or more logs."""
 
     def __init__(self) -> None:
         self.run = Run({}, {})
-        self.reports: list[str] = []  # by nobody known
+        self.reports: list[str] = []  # of unknown ranks
         self._frames: dict[int | None, list[Frame]] = {}
         self._status: int | None = None
         self._failed: int | None = None
@@ -95,7 +95,7 @@ class LogReader:
     def _line(self, text: str, rank: int | None) -> None:
         if frame := _FRAME.search(text):
             found_frame = Frame(frame[1], int(frame[2]), frame[3])
-            if rank in self._crashed:  # these are listed the other way round
+            if rank in self._crashed:  # these are listed in reverse
                 self._rank(rank).at = user_frames([*self._rank(rank).at, found_frame])
             else:
                 self._frames.setdefault(rank, []).insert(0, found_frame)

@@ -1,4 +1,4 @@
-"""Point-to-point calls: which send belongs to which receive, and which has none."""
+"""Point-to-point calls: matches sends with receives, and finds those without a match."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .calls import Call, Run
 def unmatched_messages(run: Run) -> list[Trouble]:
     """A trouble per pair of ranks with a send or a receive that the other side has not made, or made differently.
 
-    Calls are matched in order. A record that has forgotten earlier calls, or a receive from any rank, says nothing about
-    the order, so pairs with one of these are left out.
+    Calls are matched in order. If a record has lost earlier calls, or a rank receives from any rank, the order is not
+    known, so pairs with such a rank are skipped.
     """
     sent: dict[tuple[str, int, int], list[Call]] = defaultdict(list)
     received: dict[tuple[str, int, int], list[Call]] = defaultdict(list)
@@ -49,5 +49,5 @@ def unmatched_messages(run: Run) -> list[Trouble]:
 
 
 def differences_of_messages(sent: Call, received: Call) -> list[str]:
-    """`shape` and `type`, where a send and its receive differ in them."""
+    """The aspects (`shape`, `type`) in which a send and its receive differ."""
     return differences(*(Call(call.group, 0, "message", 0, call.tensors) for call in (sent, received)))

@@ -66,7 +66,7 @@ def page_of(run: Run, found: Sequence[Finding]) -> str:
     ]
     body.append(f"<h1>{title}.</h1>")
     if main and run.lacks:
-        body.append(f'<p class="soft">These records do not say {escape(" or ".join(run.lacks))} of a call.</p>')
+        body.append(f'<p class="soft">These records do not contain {escape(" or ".join(run.lacks))} of a call.</p>')
     body += [f"<p>Also: {escape(other.sentence)}.</p>" for other in found[1:6]]
     body += [f'<p class="soft">Note: {escape(note)}.</p>' for note in run.notes[:10]]
     body.append("</div>")
@@ -93,7 +93,7 @@ def _colours() -> str:
 
 
 def _timeline(run: Run, main: Finding | None) -> Iterator[str]:
-    """A row per rank and a column per call; calls with the same number of the same group stand below each other."""
+    """A row per rank and a column per call; calls with the same number in the same group share a column."""
     columns = _columns(run)
     if not columns:
         return
@@ -156,7 +156,7 @@ def _cell(
             return f'<td class="blank{column}">no record</td>'
         starts = run.ranks[rank].starts
         if number < starts.get(group, 1) or (group not in starts and "" in starts):
-            return f'<td class="blank{column}" title="the buffer has forgotten this call">…</td>'
+            return f'<td class="blank{column}" title="overwritten in the buffer">…</td>'
         return f'<td class="none{column}">not made</td>'
     others = [calls[key] for other, calls in held.items() if other != rank and key in calls]
     differs = sum(bool(differences(call, other)) for other in others) * 2 > len(others)
@@ -173,7 +173,7 @@ def _arguments(call: Call) -> str:
 
 
 def _places(run: Run, main: Finding | None) -> Iterator[str]:
-    """What each rank that matters called, with its stack and what it reported."""
+    """The call of each rank in the finding, with its stack and the errors that it reported."""
     ranks = [*main.ranks, *main.waiting][:16] if main else []
     if main is None or not ranks:
         return

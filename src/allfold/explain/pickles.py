@@ -1,10 +1,10 @@
 """Plain data from a pickle, without executing it.
 
 A pickle is a program for a small machine. This machine has only the instructions that build plain data: dictionaries,
-lists, tuples, texts, numbers, None. There is no instruction here that imports, calls or builds anything else, so nothing
-of a file can be executed, whatever it holds. Python's own unpickler, even with `find_class` overridden, reserves
-gigabytes for a pickle of twenty bytes; here, an instruction takes about a hundred bytes beside those that it has in the
-file, and their number is limited.
+lists, tuples, strings, numbers, None. There is no instruction here that imports, calls or builds anything else, so nothing
+in a file can be executed, whatever it holds. Python's own unpickler, even with `find_class` overridden, can be made to
+reserve gigabytes by a pickle of twenty bytes; here, an instruction takes about a hundred bytes beyond those that it has in
+the file, and the number of instructions is limited.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_INSTRUCTIONS = 16_000_000  # a record of 20,000 calls with deep stacks has
 
 
 def read_pickle(data: bytes) -> Any:
-    """The value in a pickle that holds plain data only. Raises `DocumentError` for every other."""
+    """The value in a pickle that holds plain data only. Raises `DocumentError` for any other."""
     try:
         return _run(data)
     except (IndexError, KeyError, struct.error, UnicodeDecodeError):
@@ -93,7 +93,7 @@ def _run(data: bytes) -> Any:
                 raise DocumentError("a number in this pickle is too long")
             stack.append(int.from_bytes(data[at + 1 : at + 1 + length], "little", signed=True))
             at += 1 + length
-        elif code in (0x58, 0x8C, 0x8D, 0x43, 0x42):  # texts and bytes, with their length in front
+        elif code in (0x58, 0x8C, 0x8D, 0x43, 0x42):  # strings and bytes, after their length
             width = {0x58: 4, 0x8C: 1, 0x8D: 8, 0x43: 1, 0x42: 4}[code]
             length = int.from_bytes(data[at : at + width], "little")
             at += width
@@ -152,7 +152,7 @@ def _run(data: bytes) -> Any:
             if name in _CODES_THAT_RUN:
                 raise DocumentError(
                     f"this pickle has the instruction {_CODES_THAT_RUN[name]} at byte {at - 1}, with which a pickle can "
-                    "run code; a flight record has none, and nothing of this file was executed"
+                    "run code; a flight record has none, and nothing in this file was executed"
                 )
             raise DocumentError(f"this is not a pickle of plain data: instruction 0x{code:02x} at byte {at - 1}")
     raise DocumentError(f"this pickle has more than {_MOST_INSTRUCTIONS:,} instructions")
@@ -169,6 +169,6 @@ def _set_items(items: list[Any], into: Any) -> None:
         raise DocumentError("this pickle is damaged: it sets an item of something that is not a dictionary")
     for place in range(0, len(items), 2):
         key = items[place]
-        if type(key) not in (str, int):  # hashing nested tuples can take for ever
+        if type(key) not in (str, int):  # hashing nested tuples can take forever
             raise DocumentError(f"this pickle has a key of type {type(key).__name__}; expected a text or a number")
         into[key] = items[place + 1]

@@ -1,4 +1,4 @@
-"""Files in, a run out. Files may come from anywhere: they are read, never executed, and their size is limited."""
+"""Reads files into a run. Files may come from anywhere: they are read, never executed, and their size is limited."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TORCH_LACKS = ("the root", "the reduction")
 
 @dataclass(slots=True)
 class Skipped:
-    """A file that is no record, and why."""
+    """A file that is not a record, and why."""
 
     path: str
     reason: str
@@ -38,7 +38,7 @@ class Skipped:
 def read_run(paths: Sequence[Path], said: Callable[[str], None] = lambda _: None) -> tuple[Run, list[Skipped]]:
     """The run that these files and folders describe.
 
-    In a folder, files that are no records are skipped and returned; a file that is named itself must be one.
+    In a folder, files that are not records are skipped and returned; a file that is named itself must be one.
     """
     files, named = _files(paths)
     dumps: list[tuple[Path, Any]] = []
@@ -124,7 +124,7 @@ def _read(path: Path) -> tuple[str, Any]:
             raise DocumentError("this JSON is not a flight record")
     text = content.decode("utf-8", "replace")
     if b"\0" in content[:4096] or not is_telling(text):
-        raise DocumentError("it is no flight record, and no line in it is about a timeout or a lost connection")
+        raise DocumentError("it is not a flight record, and no line in it is about a timeout or a lost connection")
     return "log", text
 
 
@@ -185,7 +185,7 @@ def _rename(rank: Rank, old: str, new: str) -> None:
 
 
 def _join(run: Run, other: Run) -> Run:
-    """Records of torch and of allfold of the same run."""
+    """Merge the records of torch and of allfold of the same run."""
     run.groups |= other.groups
     run.size = max(filter(None, (run.size, other.size)), default=None)
     for number, rank in other.ranks.items():
@@ -203,7 +203,7 @@ def _join(run: Run, other: Run) -> Run:
 
 
 def _add_logs(run: Run, logs: LogReader) -> None:
-    """What logs say beside records; their calls count only where there are no records."""
+    """Add what logs say; the calls in them count only if there are no records."""
     has_records = bool(run.ranks)
     for number, rank in logs.run.ranks.items():
         known = run.ranks.get(number)

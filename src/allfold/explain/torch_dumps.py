@@ -1,7 +1,7 @@
 """Flight-recorder dumps of torch.distributed (NCCL, gloo and others) as ranks of the model.
 
 The dumps of gloo (torch 2.13) say less than they seem to: `state` is always "scheduled", `retired` is always true, no
-time but that of creation is set, `pg_config` is empty, and the "last completed" collective is the last one that was
+time except that of creation is set, `pg_config` is empty, and the "last completed" collective is the last one that was
 enqueued, even if it timed out. So the states of gloo are not used, and the members of its groups are the ranks that made
 calls in them. Neither library records the root or the reduction.
 """
@@ -61,7 +61,7 @@ def read_dump(value: Any, number: int | None) -> tuple[Rank, dict[str, Group], i
     document = object_at(value, "the dump")
     ours = document.get("allfold")
     size = None
-    if isinstance(ours, dict):  # written by `keep.py`
+    if isinstance(ours, dict):  # written by `allfold_autoload.flights`
         number = whole_at(ours.get("rank"), "allfold.rank", 0, MOST_RANKS)
         size = whole_at(ours.get("size"), "allfold.size", 1, MOST_RANKS)
     if number is None:
@@ -90,7 +90,7 @@ def read_dump(value: Any, number: int | None) -> tuple[Rank, dict[str, Group], i
 
 
 def user_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Those that are not in torch or another library, or all if there are no others."""
+    """The frames outside torch and other libraries, or all if there are none."""
     own = tuple(frame for frame in frames if not _LIBRARY.search(frame.file.replace("\\", "/")))
     return own or tuple(frames)
 
@@ -123,12 +123,12 @@ class _Reader:
     def __init__(self, number: int, groups: dict[str, Group]) -> None:
         self.rank = Rank(number)
         self.groups = groups
-        # By identity: a small file may name the same list a million times.
+        # By identity: a small file may refer to the same list a million times.
         self._frames: dict[int, tuple[Frame, ...]] = {}
         self._shapes: dict[int, list[tuple[int, ...]]] = {}
-        self._parts: dict[tuple[str, int], list[int]] = {}  # the places of calls that are coalesced into one
+        self._parts: dict[tuple[str, int], list[int]] = {}  # the places of the calls that were coalesced into one
         self._order = 0
-        self._is_cut = False  # the buffer has forgotten earlier calls
+        self._is_cut = False  # earlier calls were overwritten in the buffer
 
     def add(self, value: Any, where: str) -> None:
         entry = object_at(value, where)
@@ -177,7 +177,7 @@ class _Reader:
             self.rank.calls.append(call)
 
     def end(self) -> None:
-        """Make one call of those that were coalesced, and note where the record begins."""
+        """Merge calls that were coalesced into one, and note where the record begins."""
         dropped = set()
         for places in self._parts.values():
             if len(places) > 1:
@@ -240,7 +240,7 @@ class _Reader:
 
 
 def _agreeing(operation: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """The arrays in which all ranks must agree."""
+    """The arrays on which all ranks must agree."""
     if operation in _UNEVEN or operation == "coalesced":
         return None
     if operation in ("scatter", "recv", "broadcast", "reduce_scatter", "reduce_scatter_single"):
@@ -251,7 +251,7 @@ def _agreeing(operation: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor,
 def _root(
     operation: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], group: Group, rank: int
 ) -> int | None:
-    """Only the root of a gather has outputs, and only that of a scatter has inputs."""
+    """The root, if the arrays show it: only the root of a gather has outputs, and only that of a scatter has inputs."""
     is_root = (operation == "gather" and outputs) or (operation == "scatter" and inputs)
     return rank if is_root else None
 

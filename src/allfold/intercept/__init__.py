@@ -1,4 +1,4 @@
-"""Every collective call of a process, seen before it is made."""
+"""Intercepts every collective call of a process before it is made."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ REPLAY = "ALLFOLD_REPLAY"
 
 
 def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
-    """True if a variable asks for it."""
+    """True if ALLFOLD_CHECK or ALLFOLD_RECORD is set."""
     return environ.get(CHECK, "") not in ("", "0") or bool(environ.get(RECORD))

@@ -1,8 +1,8 @@
-"""The kernels through which every call of every process group written in C++ goes, whichever backend serves it.
+"""Kernels that see every call of every process group written in C++, whatever its backend.
 
 The operators have kernels for kinds of devices, and none for the key `BackendSelect`, which comes before them. A kernel
 there sees the calls of Python, of DDP's reducer and of functional collectives, in all threads. It is registered once and
-stays, because taking it away is unsafe while models are alive; without a watcher it only passes calls on.
+stays, because removing it is unsafe while models are alive; without a watcher it only forwards calls.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .operations import METHODS, Go, Made, Method, Operator, Watcher, all_operat
 
 _library: Any = None
 _watchers: dict[str, Watcher] = {}
-_watcher: Watcher | None = None  # all of them
-_ORDER = ("check", "record", "replay", "delays")  # from the inmost
+_watcher: Watcher | None = None  # all of them, nested
+_ORDER = ("check", "record", "replay", "delays")  # from the innermost
 
 
 class _InThread(threading.local):
-    inside = False  # a call that another call is made of
+    inside = False  # True while a call makes other calls
 
 
 _here = _InThread()
 
 
 def watch(name: str, watcher: Watcher | None) -> None:
-    """Have every call go through the watcher of this name; None ends that."""
+    """Send every call through this watcher; None removes the watcher of this name."""
     global _library, _watcher
     if watcher is not None and _library is None:
         _library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ def _kernel(operator: Operator, below: Any) -> Any:
 
 
 def watch_class(group: type) -> None:
-    """Have the calls of a process group that is written in Python go through the watcher: no kernel sees them."""
+    """Send the calls of a process group written in Python through the watcher: they do not reach the kernels."""
     if "is_watched" in vars(group):
         return
     group.is_watched = True  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""When the watchers of a run begin: as soon as a script has created its first process group.
+"""Starts the watchers of a run as soon as a script has created its first process group.
 
-torch calls `allfold_autoload` while it is imported, and that calls `allfold.check.install.install` if a variable asks
-for watchers. The script is unchanged.
+torch calls `allfold_autoload` while it is imported, and that calls `install` of `allfold.check.install` or
+`allfold.record.install` if a variable asks for it. The script is unchanged.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _MOST_FRAMES, _MOST_LINES = 200, 6
 Line = tuple[str, int, str]
 """File, line, function."""
 Place = tuple[int, ...]
-"""A stack in a form that is cheap to make and to compare: `lines_of` says what it is."""
+"""A stack in a form that is cheap to make and to compare; `lines_of` converts it."""
 
 _USER, _FRAMEWORK, _MACHINERY = 0, 1, 2
 _kinds: dict[int, int] = {}
@@ -25,21 +25,21 @@ _codes: dict[int, CodeType] = {}  # holds them, so that no other code object get
 
 
 def place(skip: int = 1) -> Place:
-    """Where the user's program is, the innermost line first."""
+    """The current stack of the user's program, the innermost line first."""
     own: list[int] = []
     others: list[int] = []
     frame: FrameType | None = sys._getframe(skip)
     _collect(frame, own, others)
     if own or others:
         return tuple(own or others)
-    # A thread of autograd's: where the main thread is.
+    # On a thread of autograd: the stack of the main thread.
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     _collect(frame, own, others)
     return tuple(own or others)
 
 
 def place_of_main() -> Place:
-    """Where the main thread is now."""
+    """The current stack of the main thread."""
     own: list[int] = []
     others: list[int] = []
     _collect(sys._current_frames().get(threading.main_thread().ident or 0), own, others)

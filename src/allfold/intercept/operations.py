@@ -1,6 +1,6 @@
-"""The operations of torch.distributed: what their arguments mean, and in what all ranks must agree.
+"""The operations of torch.distributed: what their arguments mean, and what all ranks must agree on.
 
-In C++ a process group passes every call to an operator of the dispatcher, whichever backend serves it. Names of
+A C++ process group passes every call to an operator of the dispatcher, whatever its backend. Names of
 operations are those of `allfold explain`.
 """
 
@@ -69,7 +69,7 @@ class Made(NamedTuple):
 
     @property
     def read(self) -> list[torch.Tensor]:
-        """The tensors that the call reads. What a broadcast finds on other ranks than the root is only written."""
+        """The tensors that the call reads. In a broadcast, ranks other than the root only write."""
         if self.operation == "broadcast" and self.group.rank() != self.root:
             return []
         return tensors_of(self.source)
@@ -85,7 +85,7 @@ class Made(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Everything that its description says, without where it is made."""
+        """Everything in its description except the line that makes it."""
         tensors = self.agreed
         return (
             self.operation,
@@ -131,7 +131,7 @@ class Operator:
         self._background, self._timeout = place.get("async_op"), place.get("timeout")
 
     def made(self, arguments: Sequence[Any]) -> Made:
-        """The call with these arguments. Those at the end that have their defaults are missing."""
+        """The call with these arguments. Trailing arguments with default values are missing."""
         count = len(arguments)
         background, timeout = self._background, self._timeout
         return Made(
@@ -150,13 +150,13 @@ class Operator:
 
 
 def work_of(result: Any) -> dist.Work | None:
-    """The work in what a call returns."""
+    """The Work object in the result of a call."""
     boxed = result[-1] if isinstance(result, tuple) else result
     return boxed if boxed is None or isinstance(boxed, dist.Work) else dist.Work.unbox(boxed)
 
 
 def all_operators() -> list[Operator]:
-    """Those that this torch has."""
+    """The operators that this version of torch has."""
     return [Operator(name) for name in _NAMES if hasattr(torch.ops.c10d, name)]
 
 
@@ -215,8 +215,8 @@ METHODS: dict[str, Method] = {
     "barrier": Method("barrier", options=0),
     "monitored_barrier": Method("monitored_barrier", options=9),
 }
-"""Those of `allfold.torch.group.Group`, by name."""
+"""The methods of `allfold.torch.group.Group`, by name."""
 
 Go = Callable[[], Any]
 Watcher = Callable[[Made, Go], Any]
-"""It is called instead of every call, which it makes with `go()`."""
+"""Called in place of every call; makes the call with `go()`."""
