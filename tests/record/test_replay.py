@@ -141,7 +141,7 @@ def test_damaged_files_are_read_up_to_the_damage(tmp_path: Path) -> None:
             said.add(found.note[:12])
             compare_runs({0: found}, {0: read_rank(file)})
             compare_ranks({0: found})
-    assert {"ends within ", "is damaged a", "has no head", "is no record of allf"} <= said, said
+    assert {"ends within ", "is damaged a", "has no HEAD block", "is not a record of a"} <= said, said
 
 
 def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path) -> None:

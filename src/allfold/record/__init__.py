@@ -1,4 +1,4 @@
-"""Runs that are recorded: every call of every rank in a file, to be compared with another run, or replayed rank by rank."""
+"""Recorded runs: every call of every rank in a file, to compare with another run, or to replay rank by rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VARIABLES = (
     ),
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "ATEN_CPU_CAPABILITY", "TORCH_DIST_INIT_BARRIER"),
 )
-"""Those that a replay sets again. Others are not written: they may be secrets."""
+"""The variables that a replay restores. Others are not recorded: they may be secrets."""
 
 FACTS = {"torch": "torch", "python": "Python", "machine": "machine", "processor": "processor"}
-"""What may change the last bits of a result, and its name in sentences."""
+"""Facts that may change the last bits of a result, and their names in messages."""

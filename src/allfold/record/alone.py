@@ -1,4 +1,4 @@
-"""A rank alone: torch's groups and stores connect nothing, and everything that they receive comes from the record."""
+"""Runs one rank alone: torch's groups and stores connect nothing, and all that they receive comes from the record."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _warn_of_differences(record: RankRecord) -> None:
 
 
 def _replace_groups(player: Player) -> None:
-    """Groups are made as torch makes them, with its backend that communicates with nobody."""
+    """Have torch make its groups as usual, but with its fake backend, which does not communicate."""
 
     def create(options: Any, _: Any) -> Any:
         fake: Any = torch._C._distributed_c10d.FakeProcessGroup
@@ -99,7 +99,7 @@ def _replace_groups(player: Player) -> None:
 
 def _replace_stores(player: Player) -> None:
     class Store(dist.HashStore):  # type: ignore[misc]
-        """In place of a store that connects. It is never asked: answers come from the record."""
+        """Stands in for a store that connects. It holds nothing: answers come from the record."""
 
         def __init__(self, *arguments: Any, **given: Any) -> None:
             super().__init__()

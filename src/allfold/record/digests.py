@@ -1,4 +1,4 @@
-"""The bytes of tensors: their digests, where they are in memory, and how they are filled again."""
+"""The bytes of tensors: their digests, their addresses, and filling them from a record."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where two runs, or the ranks of one run, begin to differ: in whose call, at which line, and in which tensor.
+"""Finds where two runs, or the ranks of one run, begin to differ: the rank, the call, the line and the tensor.
 
-A rank that differs in what it puts into a call, though all that it has received before is the same, is an origin. A rank
-whose first difference is in something that it has received is a follower. If a call gives other results from the same
-inputs, the call itself is the origin.
+A rank is an origin if the input of one of its calls differs, although everything that it had received before is the same.
+A rank whose first difference is in something that it received is a follower. If a call gives different results from the
+same inputs, the call itself is the origin.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def compare_ranks(run: Records) -> Comparison:
 
 
 def _first_difference(one: RankRecord, other: RankRecord) -> Difference | None:
-    """The first thing in which a rank differs from itself in the other run, in the order in which things happened."""
+    """The first difference between a rank's records of the two runs, in the order of events."""
     for is_call, before, after in _events(one.calls, other.calls):
         if is_call:
             difference = _call_difference(one.rank, before, after, _store_difference(one, before, other, after))
@@ -119,8 +119,8 @@ def _first_difference(one: RankRecord, other: RankRecord) -> Difference | None:
 def _events(ones: list[Recorded], others: list[Recorded]) -> Iterator[tuple[bool, Recorded, Recorded]]:
     """The calls that both runs have, and their results.
 
-    Results of background calls come at other moments in each run. A call depends on a result for certain only if that came
-    before it in both runs; other results are looked at after the call.
+    Results of background calls arrive at different times in each run. A call certainly depends on a result only if that
+    arrived before it in both runs; other results are compared after the call.
     """
     waiting: list[tuple[Recorded, Recorded]] = []
     without: list[tuple[Recorded, Recorded]] = []  # calls that did not end
@@ -141,7 +141,7 @@ def _events(ones: list[Recorded], others: list[Recorded]) -> Iterator[tuple[bool
 
 
 def _store_difference(one: RankRecord, before: Recorded, other: RankRecord, after: Recorded) -> str:
-    """Says so if a store answered the rank differently before this call. Addresses, for example, differ in every run."""
+    """A note if a store answered the rank differently before this call: addresses, for example, differ in every run."""
     pairs = zip(one.answers, other.answers, strict=False)
     for mine, theirs in pairs:
         if mine.at > before.begun or theirs.at > after.begun:
@@ -172,9 +172,8 @@ def _result_difference(rank: int, before: Recorded, after: Recorded) -> Differen
         sentence = f"rank {rank}: {before.told} {_end(after)}; in the first run it {_end(before)}"
         return Difference("output", (rank,), before.number, sentence, where, None, before.key)
     if before.source != after.source and before.form.operation == "recv":
-        sentence = (
-            f"rank {rank} received from another rank of the group in {before.told}: {after.source}, not {before.source}"
-        )
+        ranks = f"{after.source}, not {before.source}"
+        sentence = f"rank {rank} received from a different rank of the group in {before.told}: {ranks}"
         return Difference("output", (rank,), before.number, sentence, where, None, before.key)
     if not _is_defined(before.form, rank) or (tensor := _other(before.outputs, after.outputs)) is None:
         return None
@@ -209,7 +208,7 @@ def _as_result(one: Difference, first: _Calls, second: _Calls) -> Difference:
 
 
 def _merged(found: list[Difference]) -> list[Difference]:
-    """One sentence for a call that gave several ranks another result."""
+    """The differences, with one sentence for a call that gave several ranks a different result."""
     ranks: dict[CallKey | None, list[int]] = {}
     for one in found:
         if one.kind == "result":
@@ -255,7 +254,7 @@ def _shape(form: Form) -> tuple[Any, ...]:
 
 
 def _is_defined(form: Form, rank: int) -> bool:
-    """False for the target of a reduction on a rank that is not the root: backends leave anything there."""
+    """False for the target of a reduction on a rank that is not the root: backends may leave anything there."""
     if form.operation != "reduce" or form.root is None:
         return True
     return form.group.ranks[form.root] == rank

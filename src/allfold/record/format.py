@@ -28,7 +28,7 @@ _PAGE = 4096
 
 
 def file_name(rank: int, restart: int = 0) -> str:
-    """The name of a rank's file. A rank that torchrun has restarted writes a further one."""
+    """The name of a rank's file. A rank that torchrun has restarted writes another one."""
     return f"rank-{rank}.allfold" if restart == 0 else f"rank-{rank}.restart-{restart}.allfold"
 
 
@@ -46,7 +46,7 @@ class Writer:
         self._append([BLOCK.pack(kind, zlib.crc32(contents), len(contents)), contents])
 
     def write_data(self, addresses: Sequence[tuple[int, int]]) -> int:
-        """Append memory, given as addresses and lengths; the place of its first byte in the file."""
+        """Append memory, given as addresses and lengths; returns the offset of its first byte in the file."""
         arrays = [(ctypes.c_char * count).from_address(address) for address, count in addresses if count]
         length = sum(map(len, arrays))
         place = self._end + BLOCK.size
@@ -54,7 +54,7 @@ class Writer:
         return place
 
     def drop(self, place: int, length: int) -> bool:
-        """Give the space of old data back to the file system; its place in the file stays. False if that cannot be done."""
+        """Return the space of old data to the file system, at unchanged offsets. False if that is not possible."""
         first, last = -(-place // _PAGE) * _PAGE, (place + length) // _PAGE * _PAGE
         if first >= last or not sys.platform.startswith("linux"):
             return first >= last

@@ -1,4 +1,4 @@
-"""Begins to record when a script creates its first group. `allfold_autoload` installs it while torch is imported."""
+"""Starts to record when a script creates its first group. `allfold_autoload` installs it while torch is imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _recorder: Recorder | None = None
 
 
 def install() -> None:
-    """Record the calls of all groups that this process creates. A second time does no harm."""
+    """Record the calls of all groups that this process creates. Calling it again has no effect."""
     global _answers, _early
     if _answers is None:
         _early = early_state()
@@ -58,7 +58,7 @@ def _open(rank: int) -> Recorder:
         return Recorder(path, head(rank, str(keep), _early), keep)
     except FileExistsError:
         raise UsageError(
-            f"{RECORD}={os.environ[RECORD]}: there is a record in this folder already ({os.path.basename(path)}); name another"
+            f"{RECORD}={os.environ[RECORD]}: this folder already has a record ({os.path.basename(path)}); name another"
         ) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Which outputs of calls a record keeps."""
+"""The setting for the outputs of calls that a record keeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Keep(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Keep:
-        """From `digests`, `window=1000` or `all`."""
+        """Parse `digests`, `window=1000` or `all`."""
         if text == "all":
             return cls(outputs=True)
         if text in ("", "digests"):

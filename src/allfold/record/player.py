@@ -1,6 +1,6 @@
 """The watcher of a replay: answers every call of one rank from its record, and compares what goes in.
 
-The replay ends at the first input that differs from the record, and where the recorded run did not go on.
+The replay ends at the first input that differs from the record, and where the recorded run hung or died.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReplayEnded(BaseException):
 
 
 class Player:
-    """Answers the calls of this process. `ended` is why the replay has ended, if it has."""
+    """Answers the calls of this process. `ended` is the reason why the replay has ended, if it has."""
 
     def __init__(self, record: RankRecord) -> None:
         self.record = record
@@ -46,7 +46,7 @@ class Player:
         for answer in record.answers:
             self._answers.setdefault((answer.method, repr(answer.key)), deque()).append(answer)
         with open(record.path, "rb") as file:
-            # Private: what is copied out of it is never written to the file.
+            # Private: the file is never changed.
             self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         self._world = 0
         self._places: dict[tuple[str, bool], int] = {}
@@ -54,10 +54,10 @@ class Player:
         self._here = threading.local()
 
     def begin_world(self) -> dict[str, Any]:
-        """The script creates a default group: what is known of that."""
+        """The record of the next default group, which the script is about to create."""
         with self._lock:
             if self._world == len(self.record.worlds):
-                raise self._end("the program creates a further default group, which the recorded run did not")
+                raise self._end("the program creates another default group, which the recorded run did not")
             self._world += 1
             self._places.clear()
             return self.record.worlds[self._world - 1]
@@ -114,14 +114,14 @@ class Player:
         return call
 
     def _beyond(self, made: Made) -> str:
-        how = "killed" if self.record.ended is None else "over"
-        words = f" after {self.record.ended}" if self.record.ended else ""
+        how = "was killed" if self.record.ended is None else "ended"
+        words = f" with {self.record.ended}" if self.record.ended else ""
         note = f"; {self.record.path.name} {self.record.note}" if self.record.note else ""
         count = len(self.record.calls)
-        return f"the record ends before {_told(made)}: the recorded rank was {how}{words} after {count} calls{note}"
+        return f"the record ends before {_told(made)}: the recorded rank {how}{words} after {count} calls{note}"
 
     def _never(self, made: Made, call: Recorded) -> Any:
-        """A call that did not end, or whose end nobody waited for: an error for whoever waits for it."""
+        """A call that did not end, or that the recorded rank did not wait for: waiting for it raises an error."""
         how = "was killed" if self.record.ended is None else "went on without waiting for it, or ended"
         sentence = f"the recorded rank made {call.told} and did not get its result: it {how}"
         if not made.background:
@@ -129,7 +129,7 @@ class Player:
         return made.answer(self._held(NeverEnds(self, sentence)))
 
     def _failing(self, made: Made, call: Recorded) -> Any:
-        """A call that failed then fails again."""
+        """A call that failed in the recorded run fails again."""
         assert call.failure is not None
         error = _error(*call.failure)
         if not made.background:
@@ -150,7 +150,7 @@ class Player:
             at += count
             if digest_of(tensor) != digest:
                 raise self._end(
-                    f"{self.record.path.name} is damaged: the outputs of {call.told} are not those of its digest"
+                    f"{self.record.path.name} is damaged: the outputs of {call.told} do not match their digests"
                 )
 
     def _answer(self, made: Made, call: Recorded, targets: list[torch.Tensor]) -> Any:
@@ -161,12 +161,12 @@ class Player:
         return made.answer(_internal._create_work_from_future(future))
 
     def _held(self, work: Any) -> Any:
-        """Held until the caller has it: C++ holds only its own half of a work."""
+        """Keep a Work object until the caller has it: C++ keeps only its own half of it."""
         self._here.work = work
         return work
 
     def answer_of_store(self, method: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """What a store answered to this question then."""
+        """The answer that a store gave to this question in the recorded run."""
         key = key_of(arguments, given)
         with self._lock:
             queue = self._answers.get((method, repr(key)))
@@ -184,7 +184,7 @@ class Player:
         return ReplayEnded(self.ended)
 
     def refuse(self, what: str) -> ReplayEnded:
-        """The error for what cannot be replayed."""
+        """The error for something that cannot be replayed."""
         return self._end(f"{what} cannot be replayed: it is not in the record")
 
     def outcome(self) -> str:
@@ -198,7 +198,7 @@ class Player:
 
 
 class ReplayedMessage(DoneWork):
-    """A message that was recorded."""
+    """The Work object of a recorded message."""
 
     def __init__(self, tensors: list[torch.Tensor], source: int | None) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class ReplayedMessage(DoneWork):
 
 
 class NeverEnds(ReplayedMessage):
-    """A call whose result the recorded rank never got."""
+    """The Work object of a call whose result the recorded rank never got."""
 
     def __init__(self, player: Player, sentence: str) -> None:
         super().__init__([], None)
@@ -247,7 +247,7 @@ def _error(kind: str, text: str) -> Exception:
     for home in (dist, errors, builtins):
         found = getattr(home, kind, None)
         if isinstance(found, type) and issubclass(found, Exception):
-            with contextlib.suppress(TypeError):  # it takes more than a text
+            with contextlib.suppress(TypeError):  # its constructor needs more than a text
                 return found(text)
     return RuntimeError(text)
 

@@ -1,4 +1,4 @@
-"""What a process is: its program, its variables, the states of its random generators, and what it runs on."""
+"""Facts about a process: its program, its variables, the states of its random generators, and its machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import VARIABLES
 
 
 def head(rank: int, keep: str, early: dict[str, Any]) -> dict[str, Any]:
-    """What the file of a rank begins with."""
+    """The first block of a rank's file."""
     return {
         "rank": rank,
         "keep": keep,
@@ -31,7 +31,7 @@ def head(rank: int, keep: str, early: dict[str, Any]) -> dict[str, Any]:
 
 
 def facts() -> dict[str, str]:
-    """What may change the last bits of a sum."""
+    """Facts that may change the last bits of a sum."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -41,7 +41,7 @@ def facts() -> dict[str, str]:
 
 
 def program() -> dict[str, Any]:
-    """How this program was started, as far as it can be started again."""
+    """The command that started this program, as far as needed to start it again."""
     main: Any = sys.modules.get("__main__")
     own: Any = multiprocessing.process.current_process()
     file = getattr(main, "__file__", None) or getattr(sys.modules.get("__mp_main__"), "__file__", None)
@@ -55,7 +55,7 @@ def program() -> dict[str, Any]:
 
 
 def early_state() -> dict[str, Any]:
-    """The state of Python's generator when torch is imported: the program may draw before it creates a group."""
+    """The state of Python's generator when torch is imported: the program may draw numbers before it creates a group."""
     return {"python": random.getstate()}
 
 

@@ -1,4 +1,4 @@
-"""Reads records. What a file contains is checked and never executed; torch and the engine are not needed."""
+"""Reads records. The contents of a file are checked and never executed; neither torch nor the engine is needed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RecordedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What calls of one line have in common. `peer` is a rank of the run."""
+    """The facts that calls from one line have in common. `peer` is a rank of the run."""
 
     operation: str
     group: RecordedGroup
@@ -72,13 +72,13 @@ class Form:
 
 @dataclass(slots=True)
 class Recorded:
-    """One call. `number` counts the calls of the rank, `place` those of its group (messages and others apart)."""
+    """One call. `number` counts the calls of the rank, `place` those of its group (separately for messages)."""
 
     number: int
     form: Form
     place: int
     inputs: list[int | None]
-    begun: int  # the places of its blocks in the file, which say what came before what
+    begun: int  # the offsets of its blocks in the file, which show what came before what
     ended: int | None = None
     outputs: list[int | None] = field(default_factory=list)
     data: int | None = None
@@ -102,7 +102,7 @@ class Recorded:
 
 
 class Answer(NamedTuple):
-    """What a store answered. `value`: bytes are texts with the same codes; of an error, [type, text]."""
+    """The answer of a store. `value`: bytes as text with the same codes; for an error, [type, text]."""
 
     method: str
     key: Any
@@ -112,7 +112,7 @@ class Answer(NamedTuple):
 
 
 class CallKey(NamedTuple):
-    """The same on all ranks of a group for the same collective."""
+    """Identifies a call: the same collective has the same key on all ranks of a group."""
 
     world: int
     group: str
@@ -138,7 +138,7 @@ class RankRecord:
         return int(self.worlds[-1]["size"]) if self.worlds else 1
 
     def outputs_of(self, call: Recorded) -> list[bytes]:
-        """What a call received, tensor by tensor. The record must have kept it."""
+        """The bytes that a call received, tensor by tensor. The record must have kept them."""
         if call.data is None:
             raise UsageError(f"{self.path}: the outputs of call {call.number} were not kept")
         with open(self.path, "rb") as file:
@@ -147,7 +147,7 @@ class RankRecord:
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[int, RankRecord]:
-    """All ranks of a run. Of a rank that was restarted, the last file."""
+    """All ranks of a run. For a rank that was restarted, the last file."""
     place = Path(folder)
     if not place.is_dir():
         raise UsageError(f"there is no folder {folder}")
@@ -172,7 +172,7 @@ def path_of(folder: str | os.PathLike[str], rank: int) -> Path:
 
 
 def read_rank(path: Path) -> RankRecord:
-    """The record of a rank. If its end is damaged, what comes before that."""
+    """The record of a rank, up to the first damage in the file."""
     try:
         with open(path, "rb") as file:
             return _read(path, file)
@@ -184,7 +184,7 @@ def _read(path: Path, file: BinaryIO) -> RankRecord:
     line = file.readline(len(blocks.FIRST_LINE) + 20)
     version = line.removeprefix(blocks.MAGIC).strip()
     if not line.startswith(blocks.MAGIC) or not version.isdigit():
-        raise UsageError(f"{path} is no record of allfold")
+        raise UsageError(f"{path} is not a record of allfold")
     if int(version) != blocks.VERSION:
         raise UsageError(f"{path} has format {int(version)}; this allfold reads format {blocks.VERSION}")
     reader = _Reader(path)
@@ -211,7 +211,7 @@ def _read(path: Path, file: BinaryIO) -> RankRecord:
                 reader.take(kind, contents, at)
         at += len(header) + length
     if reader.record is None:
-        raise UsageError(f"{path} has no head: its rank was killed as it began, or the file is damaged")
+        raise UsageError(f"{path} has no HEAD block: its rank was killed at the start, or the file is damaged")
     reader.record.note = reader.note
     return reader.record
 
@@ -240,7 +240,7 @@ class _Reader:
         self.note = f"ends within a block, at byte {at}"
 
     def damaged(self, at: int) -> None:
-        self.note = f"is damaged at byte {at}; what follows was not read"
+        self.note = f"is damaged at byte {at}; the rest was not read"
 
     def take(self, kind: bytes, contents: bytes, at: int) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The watcher that writes every call to the file of this rank: what goes in when it is made, what came out when it ends."""
+"""The watcher that writes every call to this rank's file: its inputs when it is made, its outputs when it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _internal: Any = torch._C._distributed_c10d
 
 
 class Recorder:
-    """Records the calls of this process. One per process; it goes on if the script creates its groups again."""
+    """Records the calls of this process. One per process; it continues if the script creates its groups again."""
 
     def __init__(self, path: str, head: dict[str, Any], keep: Keep) -> None:
         self._file: Writer | None = Writer(path)
@@ -46,7 +46,7 @@ class Recorder:
         self._write(HEAD, head)
 
     def begin_world(self, world: dict[str, Any]) -> None:
-        """A default group has been created. Names of groups begin again."""
+        """A default group has been created. The names of groups start over."""
         self._worlds += 1
         self._groups.clear()
         self._forms.clear()
@@ -70,7 +70,7 @@ class Recorder:
             raise
 
     def _follow(self, made: Made, result: Any, number: int, targets: list[torch.Tensor]) -> Any:
-        """Write the results when the call has ended, before the program sees that."""
+        """Write the results when the call has ended, before the program sees its end."""
         work = work_of(result)
         if work is None or not made.background:
             if work is not None:
@@ -87,7 +87,7 @@ class Recorder:
                 return made.answer(
                     _internal._create_work_from_future(future.then(partial(self._ended, number, targets)))
                 )
-        # Until the caller has it: C++ holds only its own half, which waits for ever without the other.
+        # Kept until the caller has it: C++ keeps only its own half, which waits forever without the other.
         self._here.message = RecordedMessage(work, partial(self.done, number, targets), partial(self._fail, number))
         return made.answer(self._here.message)
 
@@ -160,7 +160,7 @@ class Recorder:
             kept = None
             if self._file is not None and self._keep.outputs and targets and None not in digests:
                 kept = self._keep_outputs([in_order(one) for one in targets])
-            if self._file is not None:  # it may have been full
+            if self._file is not None:  # the disk may have been full
                 self._write(DONE, [number, digests, kept, source])
 
     def _keep_outputs(self, targets: Sequence[torch.Tensor]) -> int | None:
@@ -173,7 +173,7 @@ class Recorder:
         if self._keep.window:
             self._kept.append((found, sum(one.nbytes for one in targets)))
             if len(self._kept) > self._keep.window and not self._file.drop(*self._kept.popleft()):
-                self._say("this file system cannot free parts of a file, so that all outputs are kept")
+                self._say("this file system cannot free parts of a file, so all outputs are kept")
                 self._keep = Keep(outputs=True)
         return found
 
@@ -190,7 +190,7 @@ class Recorder:
                 self._stop(error)
 
     def _stop(self, error: OSError) -> None:
-        """The run is worth more than its record."""
+        """Stop recording, so that the run can go on."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -201,7 +201,7 @@ class Recorder:
         sys.stderr.flush()
 
     def end(self, words: str) -> None:
-        """The process ends. Background calls that are about to end are still written."""
+        """Finish the file as the process ends. Background calls that are about to end are still written."""
         if self._file is None or self._process != os.getpid():
             return
         until = time.monotonic() + _LAST_SECONDS
@@ -296,7 +296,7 @@ _POLL_SECONDS = 0.0005
 
 
 def wait(work: Any, *arguments: Any, **given: Any) -> Any:
-    """`Work.wait` of torch, which cannot wait for some seconds only for a work that was made from a future."""
+    """torch's `Work.wait`, extended: torch's own accepts no timeout for a Work object made from a future."""
     try:
         return _wait_of_torch(work, *arguments, **given)
     except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""Calls of torch's stores from Python: what they answered is part of what a rank has received.
+"""Calls of torch's stores from Python: their answers are part of what a rank receives.
 
-C++ uses stores, too, to connect a group; a replay connects nothing, and needs none of that.
+C++ also uses stores, to connect a group; a replay connects nothing, and does not need those calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answer = list[Any]
 
 
 class Answers:
-    """Notes the answers of all stores. Until there is a file, the last of them are kept in memory."""
+    """Records the answers of all stores. Until there is a file, the last ones are kept in memory."""
 
     def __init__(self) -> None:
         self._early: deque[Answer] = deque(maxlen=_MOST_EARLY)
@@ -62,7 +62,7 @@ class Answers:
 
 
 def is_ours(caller: FrameType) -> bool:
-    """True if allfold's backend asks: a replay has no use for what it needs to connect."""
+    """True if allfold's own code calls the store, in order to connect: a replay has no use for that."""
     return str(caller.f_globals.get("__name__", "")).startswith(_OURS)
 
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         os.environ.update(variables)  # the ranks inherit them
         status = launch(command, arguments.ranks)
-    _say_what_there_is(folder)
+    _summarize(folder)
     return status
 
 
@@ -51,30 +51,30 @@ def _folder(given: str | None) -> Path:
             if given is None:
                 continue
             if not path.is_dir() or any(path.iterdir()):
-                raise UsageError(f"--out {name}: it is there already, and not empty; name another folder") from None
+                raise UsageError(f"--out {name}: it exists already, and is not empty; name another folder") from None
         except OSError as error:
-            raise UsageError(f"--out {name}: the folder cannot be made: {error.strerror}") from None
+            raise UsageError(f"--out {name}: cannot create the folder: {error.strerror}") from None
         return path
     raise AssertionError("unreachable")
 
 
 def _start(command: list[str], variables: dict[str, str]) -> int:
-    """Run a command that starts the ranks itself; its exit status, as shells give it."""
+    """Run a command that starts the ranks itself; returns its exit status, as a shell would."""
     try:
         process = subprocess.Popen(command, env=os.environ | variables)
     except OSError as error:
-        raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
+        raise UsageError(f"cannot start {command[0]}: {error.strerror}") from None
 
     def pass_on(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
     signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the program as well, which decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal also sends it to the program, which decides what to do
     code = process.wait()
     return 128 - code if code < 0 else code
 
 
-def _say_what_there_is(folder: Path) -> None:
+def _summarize(folder: Path) -> None:
     try:
         found = read_run(folder)
     except AllfoldError:

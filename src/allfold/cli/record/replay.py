@@ -1,4 +1,4 @@
-"""`allfold replay`: the program of one recorded rank, alone."""
+"""`allfold replay`: runs the program of one recorded rank, alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...intercept import CHECK, RECORD, REPLAY
 from ...record import VARIABLES
 from ...record.read import RankRecord, path_of, read_rank, why_no_replay
 
-# They would watch the replay, or wait for other ranks.
+# With these, the replay would be checked or recorded itself, or wait for other ranks.
 _OTHERS = (CHECK, RECORD, "ALLFOLD_FLIGHT_DIR", "TORCH_DISTRIBUTED_DEBUG")
 
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             os.chdir(str(record.head["folder"]))
         except OSError as error:
             raise UsageError(
-                f"the folder of the run, {record.head['folder']}, cannot be entered: {error.strerror}"
+                f"cannot change to the folder of the run, {record.head['folder']}: {error.strerror}"
             ) from None
     debugger = ["-m", "pdb"] if arguments.pdb else []
     sys.stdout.flush()
@@ -56,6 +56,6 @@ def _command(record: RankRecord, given: list[str]) -> list[str]:
         return ["-m", str(program["module"]), *rest]
     file = program.get("file")
     if not file or not Path(str(file)).is_file():
-        what = f"its script, {file}, is not there" if file else "it was started without a script"
-        raise UsageError(f"rank {record.rank} cannot be started again: {what}; name one: -- SCRIPT [argument ...]")
+        what = f"its script, {file}, does not exist" if file else "it was started without a script"
+        raise UsageError(f"rank {record.rank} cannot be started again: {what}; name a script: -- SCRIPT [argument ...]")
     return [str(file), *rest]

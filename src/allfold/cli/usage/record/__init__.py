@@ -7,8 +7,8 @@ import argparse
 from .. import add_program
 
 SUMMARY = """\
-Run a program of torch.distributed and record every call of every rank: what it was, at which line, and digests of what went in
-and came out. The program stays as it is, on any backend. `allfold diverge` compares such records (docs/record.md)."""
+Run a torch.distributed program and record every call of every rank: the operation, the line, and digests of the inputs and
+outputs. The program needs no change, and may use any backend. `allfold diverge` compares such records (docs/record.md)."""
 
 _EPILOG = """\
 example:
@@ -22,7 +22,7 @@ other launchers:
   $ allfold record --out first -- torchrun --nproc-per-node 4 train.py     # the same
   $ allfold record --out first spawns.py                                   # a script that starts its ranks itself
 
-exit status: that of the program, as of allfold run; 2 for wrong usage."""
+exit status: that of the program, as with allfold run; 2 for wrong usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks",
         type=int,
         metavar="RANKS",
-        help="start the program once per rank, as allfold run does; without it, once: it starts its ranks itself",
+        help="start the program once per rank, as allfold run does; without it, once: it then starts its ranks itself",
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="the folder of the record; it must hold none yet (default: record-1, record-2, …)"
+        "--out", metavar="DIR", help="the folder for the record, new or empty (default: record-1, record-2, …)"
     )
     parser.add_argument(
         "--keep",
         default="digests",
         metavar="WHAT",
-        help="what is kept of what calls received: digests (8 bytes per tensor), window=1000 (the last 1000 calls of each rank "
-        "in full), or all (default: digests)",
+        help="how much to keep of what calls received: digests (8 bytes per tensor), window=1000 (the last 1000 calls of each "
+        "rank in full), or all (default: digests)",
     )
     add_program(parser)

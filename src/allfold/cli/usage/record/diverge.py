@@ -7,9 +7,9 @@ import argparse
 from .. import add_color, add_json
 
 SUMMARY = """\
-Compare two recorded runs of one program: the first call whose input differs on a rank, though all that the rank had received
-before is the same. Ranks that only received the difference are called followers. With one run, compare its ranks where calls
-give all of them the same."""
+Compare two recorded runs of one program: find the first call whose input differs on a rank, although everything that the rank
+had received before is the same. Ranks that only received the difference are called followers. With one run, compare its ranks,
+in the calls that should give all of them the same result."""
 
 _EPILOG = """\
 example:
@@ -21,12 +21,12 @@ example:
     rank 0 follows: what it received in call 39, all_reduce(float32[8705], sum) at train.py:19 (call 27 of the …) differs
   $ allfold diverge first       # do the ranks of this run agree?
 
-exit status: 0 no difference, 1 the first difference is named, 2 bad usage or no record that can be read."""
+exit status: 0 no difference, 1 there is a difference, 2 wrong usage or no record that can be read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("first", metavar="DIR", help="a record, as allfold record or ALLFOLD_RECORD writes it")
+    parser.add_argument("first", metavar="DIR", help="a record, written by allfold record or ALLFOLD_RECORD")
     parser.add_argument("second", nargs="?", metavar="OTHER", help="a record of another run of the same program")
     add_json(parser)
     add_color(parser)

@@ -14,16 +14,16 @@ example:
   $ allfold record -n 4 --out run --keep all train.py
   $ allfold replay run --rank 3
   …
-  allfold replay: rank 3: all 1,204 calls were made as recorded
+  allfold replay: rank 3: all 301 calls were made as recorded
   $ allfold replay run --rank 3 --pdb                     # from the first line, in the debugger
   $ allfold replay run --rank 3 -- changed.py --lr 0.1    # another program: where does its first input differ?
 
-exit status: that of the program; 1 where it stopped, 2 for wrong usage, or a record that cannot be replayed."""
+exit status: that of the program; 1 if the replay stopped, 2 for wrong usage or a record that cannot be replayed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.usage = "allfold replay DIR --rank RANK [--pdb] [-- (SCRIPT | -m MODULE) [argument ...]]"
-    parser.add_argument("folder", metavar="DIR", help="a record, as allfold record --keep all writes it")
-    parser.add_argument("--rank", type=int, required=True, metavar="RANK", help="the rank that is replayed")
-    parser.add_argument("--pdb", action="store_true", help="in Python's debugger, which stops at the first line")
+    parser.add_argument("folder", metavar="DIR", help="a record, written by allfold record --keep all")
+    parser.add_argument("--rank", type=int, required=True, metavar="RANK", help="the rank to replay")
+    parser.add_argument("--pdb", action="store_true", help="run it in Python's debugger, which stops at the first line")
