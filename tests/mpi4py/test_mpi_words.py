@@ -1,4 +1,4 @@
-"""Programs in MPI's words, in real ranks; results against plain NumPy."""
+"""Programs written for mpi4py, in real ranks; results against plain NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MPI's words: programs written for mpi4py run on allfold.
+"""mpi4py's API on allfold: programs written for mpi4py run without MPI.
 
     from allfold.mpi4py import MPI
 
@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 __version__ = "4.1.2"
-"""The version of mpi4py whose words these are."""
+"""The version of mpi4py whose API this is."""
 
 
 class Rc:
@@ -38,20 +38,20 @@ class Rc:
 
 
 rc: Any = Rc()
-sys.modules[f"{__name__}.rc"] = rc  # `import mpi4py.rc` is how programs reach it
+sys.modules[f"{__name__}.rc"] = rc  # programs use `import mpi4py.rc`
 
 
 def get_config() -> dict[str, str]:
-    """Facts of how MPI was built: none, since there is none."""
+    """The build settings of MPI: empty, because there is no MPI."""
     return {}
 
 
 def get_include() -> str:
-    """The folder of headers for C: there is none."""
+    """Refused: there are no headers for C."""
     from .refused import refuse
 
     raise refuse("interface for C", "use mpi4py with an MPI for programs that call MPI from C")
 
 
 def profile(name: str, *, path: Any = None) -> None:
-    """Nothing: there is no profiler of MPI calls."""
+    """Does nothing: there is no profiler of MPI calls."""

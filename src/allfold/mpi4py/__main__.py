@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
 
 
 def stand_in() -> None:
-    """From now on, `import mpi4py` gives allfold's."""
+    """Make `import mpi4py` give allfold's from now on."""
     package = import_module("allfold.mpi4py")
     sys.modules["mpi4py"] = package
     sys.modules["mpi4py.rc"] = package.rc

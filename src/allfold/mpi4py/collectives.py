@@ -1,4 +1,4 @@
-"""Collectives on buffers: each is prepared as a function, which runs now, in the background, or again and again."""
+"""Collectives on buffers: each is prepared as a function that runs now, in the background, or repeatedly."""
 
 from __future__ import annotations
 
@@ -398,9 +398,9 @@ def _alike(name: str, source: Block, target: Block) -> None:
         raise ValueError(f"{name}: mismatch in send count {source.count} and receive count {target.count}")
 
 
-def _put(block: Block, data: Bytes, lies: Bytes | None = None) -> None:
-    """Put the result where it belongs, unless it was computed there; `lies`: the memory it may lie in already."""
-    if not block.is_plain or (lies is not None and data is not lies):
+def _put(block: Block, data: Bytes, own: Bytes | None = None) -> None:
+    """Write the result to its block, unless it was computed there; `own`: the block's memory, if that is possible."""
+    if not block.is_plain or (own is not None and data is not own):
         block.write(data)
 
 

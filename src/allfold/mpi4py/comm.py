@@ -1,4 +1,4 @@
-"""Communicators: their life, what they are made of, and errors on them."""
+"""Communicators: how they are made and freed, their properties, and errors on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Comm(Collectives, Objects):
     """A communicator: ranks that send each other messages and make collective calls."""
 
     _null_error = "ERR_COMM"
-    _raw: Any  # what they share; or, of a predefined communicator, a function that finds it
+    _raw: Any  # the state that handles share; for a predefined communicator, a function that finds it
 
     @property
     def _ob(self) -> Any:
@@ -62,7 +62,7 @@ class Comm(Collectives, Objects):
 
         return cls if what is None else KINDS.get(type(what.topology), Intracomm)
 
-    # Who takes part --------------------------------------------------------------------------------------------------
+    # Members ---------------------------------------------------------------------------------------------------------
 
     def Get_size(self) -> int:
         shared: Shared = self._need()
@@ -106,10 +106,10 @@ class Comm(Collectives, Objects):
     def is_topo(self) -> bool:
         return self._ob is not None and self._need().topology is not None
 
-    # Others made of it -----------------------------------------------------------------------------------------------
+    # New communicators -----------------------------------------------------------------------------------------------
 
     def _group(self, ranks: Sequence[int] | None) -> Shared | None:
-        """A communicator of some ranks of this one; every rank calls it, and None stands for no group."""
+        """A communicator of some ranks of this one; every rank calls it, with None if it joins no group."""
         shared: Shared = self._need()
         try:
             made = shared.run(lambda: shared.communicator.group([shared.rank] if ranks is None else ranks))
@@ -239,7 +239,7 @@ class Comm(Collectives, Objects):
     # Buffered sends --------------------------------------------------------------------------------------------------
 
     def Attach_buffer(self, buf: Any) -> None:
-        """allfold copies what is sent so into memory of its own: the buffer is only given back."""
+        """Keep the buffer for `Detach_buffer`; allfold copies buffered messages into memory of its own."""
         shared: Shared = self._need()
         if shared.buffer is not None:
             raise error("ERR_BUFFER", "a buffer is attached already")
@@ -263,7 +263,7 @@ class Comm(Collectives, Objects):
     # Errors ----------------------------------------------------------------------------------------------------------
 
     def _fail(self, problem: BaseException) -> NoReturn:
-        """Raise an error in MPI's words, after the error handler has seen it."""
+        """Raise an error as MPI's exception, after calling the error handler."""
         made = problem
         if isinstance(problem, AllfoldError):
             is_revoked = self._ob is not None and self._need().is_revoked
@@ -340,7 +340,7 @@ class Comm(Collectives, Objects):
         return self.Iallreduce(IN_PLACE, flag, OPS["BAND"])  # type: ignore[attr-defined,no-any-return]
 
     def Get_failed(self) -> Group:
-        """No rank, as long as calls succeed; after a loss, the error names the rank."""
+        """An empty group: when a rank is lost, the error of the call names it."""
         self._need()
         return Group._from(())
 
@@ -443,7 +443,7 @@ class Intracomm(Comm):
 
 
 class Intercomm(Comm):
-    """A communicator of two groups. There is only the null one."""
+    """A communicator of two groups. Only the null one exists."""
 
     @classmethod
     def _fits(cls, what: Any) -> bool:
@@ -454,13 +454,13 @@ class Intercomm(Comm):
         raise refuse("intercommunicators", "use one communicator of all ranks, and Split it")
 
     def Get_remote_size(self) -> NoReturn:
-        raise error("ERR_COMM", "this is no intercommunicator")
+        raise error("ERR_COMM", "this is not an intercommunicator")
 
     def Get_remote_group(self) -> NoReturn:
-        raise error("ERR_COMM", "this is no intercommunicator")
+        raise error("ERR_COMM", "this is not an intercommunicator")
 
     def Merge(self, high: bool = False) -> NoReturn:
-        raise error("ERR_COMM", "this is no intercommunicator")
+        raise error("ERR_COMM", "this is not an intercommunicator")
 
 
 COMM_NULL = Comm._of(None)

@@ -52,7 +52,7 @@ MAX_OBJECT_NAME, MAX_DATAREP_STRING, MAX_LIBRARY_VERSION_STRING, MAX_PSET_NAME_L
     1023,
 )
 
-# Of windows and files, which are refused; programs may still name them.
+# Constants of windows and files, which are refused; programs may still name them.
 WIN_BASE, WIN_DISP_UNIT, WIN_SIZE, WIN_CREATE_FLAVOR, WIN_MODEL = 601, 602, 603, 604, 605
 WIN_FLAVOR = WIN_CREATE_FLAVOR
 WIN_FLAVOR_CREATE, WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_DYNAMIC, WIN_FLAVOR_SHARED = 311, 312, 313, 314

@@ -1,4 +1,4 @@
-"""This process's place: the world, its beginning and end, and what MPI tells about where it runs."""
+"""The environment of this process: MPI's world, its beginning and end, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _end() -> None:
         one.is_over = True
 
 
-# Where it runs --------------------------------------------------------------------------------------------------------
+# The machine ----------------------------------------------------------------------------------------------------------
 
 
 def Get_version() -> tuple[int, int]:
@@ -154,7 +154,7 @@ def Get_version() -> tuple[int, int]:
 
 
 def Get_library_version() -> str:
-    return f"allfold {__version__}: MPI's words on allfold's communicators"
+    return f"allfold {__version__}: mpi4py's API on allfold's communicators"
 
 
 def get_vendor() -> tuple[str, tuple[int, int, int]]:
@@ -182,12 +182,12 @@ def Wtick() -> float:
 
 
 def Pcontrol(level: int) -> None:
-    """Nothing: there is no profiler of MPI calls; `comm.trace()` of allfold records calls."""
+    """Does nothing: there is no profiler of MPI calls; `comm.trace()` of allfold records calls."""
 
 
 def Alloc_mem(size: int, info: Any = None) -> buffer:
     if size < 0:
-        raise error("ERR_ARG", f"Alloc_mem: a size of {size}")
+        raise error("ERR_ARG", f"Alloc_mem: size must be 0 or more, not {size}")
     return buffer._over(np.empty(size, np.uint8))
 
 

@@ -130,13 +130,13 @@ def Add_error_code(errorclass: int) -> int:
 
 def Add_error_string(errorcode: int, string: str) -> None:
     if errorcode not in _added:
-        raise error("ERR_ARG", f"{errorcode} is no error code that was added")
+        raise error("ERR_ARG", f"{errorcode} is not an error code that was added")
     _added[errorcode] = (_added[errorcode][0], string)
 
 
 def _remove(errorcode: int, is_class: bool) -> None:
     if errorcode not in _added or (_added[errorcode][0] == errorcode) != is_class:
-        raise error("ERR_ARG", f"{errorcode} is no error {'class' if is_class else 'code'} that was added")
+        raise error("ERR_ARG", f"{errorcode} is not an error {'class' if is_class else 'code'} that was added")
     if is_class and any(one == errorcode and code != errorcode for code, (one, _) in _added.items()):
         raise error("ERR_OTHER", f"the error class {errorcode} still has codes")
     if _added[errorcode][1]:
@@ -154,7 +154,7 @@ def Remove_error_code(errorcode: int) -> None:
 
 def Remove_error_string(errorcode: int) -> None:
     if errorcode not in _added:
-        raise error("ERR_ARG", f"{errorcode} is no error code that was added")
+        raise error("ERR_ARG", f"{errorcode} is not an error code that was added")
     _added[errorcode] = (_added[errorcode][0], "")
 
 
@@ -196,7 +196,7 @@ _KINDS: tuple[tuple[type[AllfoldError], str], ...] = (
 
 
 def translated(failure: AllfoldError, kind: str | None = None) -> Exception:
-    """The same error in MPI's words. The sentence stays as it is."""
+    """The same error as MPI's exception, with the same message."""
     kind = kind or next((name for one, name in _KINDS if isinstance(failure, one)), "ERR_OTHER")
     made = error(kind, str(failure))
     made.__cause__ = failure

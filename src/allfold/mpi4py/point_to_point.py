@@ -39,8 +39,8 @@ class Moving(Pending):
                 self.comm._fail(problem)
         return self.result
 
-    def ended(self, came: Any) -> tuple[Arrived, Any]:
-        return (Arrived(cancelled=True) if came is None and self.is_withdrawn else EMPTY), None
+    def ended(self, received: Any) -> tuple[Arrived, Any]:
+        return (Arrived(cancelled=True) if received is None and self.is_withdrawn else EMPTY), None
 
     is_withdrawn = False
 
@@ -50,7 +50,7 @@ class Moving(Pending):
 
 
 class Acknowledged(Moving):
-    """A synchronous send: it is done when a receive has taken the message."""
+    """A synchronous send: done once a receive has taken the message."""
 
     def __init__(self, comm: Messages, shared: Shared, operation: Any, answer: Any, to: tuple[int, int]) -> None:
         super().__init__(comm, shared, operation)
@@ -60,7 +60,7 @@ class Acknowledged(Moving):
         messages = self.shared.messages
         return self.result is not None or (messages.done(self.operation) and messages.done(self.answer))
 
-    def ended(self, came: Any) -> tuple[Arrived, Any]:
+    def ended(self, received: Any) -> tuple[Arrived, Any]:
         if not self.is_withdrawn:
             try:
                 self.shared.messages.wait(self.answer, None)
@@ -70,7 +70,7 @@ class Acknowledged(Moving):
                     f"Ssend: rank {dest} has not received the message of rank {self.shared.rank} with tag {tag} within "
                     f"{self.shared.communicator.timeout:g} s"
                 ) from None
-        return super().ended(came)
+        return super().ended(received)
 
     def cancel(self) -> None:
         super().cancel()
@@ -85,10 +85,10 @@ class Filling(Moving):
         super().__init__(comm, shared, operation)
         self.block, self.into = block, into
 
-    def ended(self, came: Any) -> tuple[Arrived, Any]:
-        if came is None:
-            return super().ended(came)
-        source, tag, bytes = came
+    def ended(self, received: Any) -> tuple[Arrived, Any]:
+        if received is None:
+            return super().ended(received)
+        source, tag, bytes = received
         if not self.block.is_plain:
             self.block.write(self.into[:bytes])
         return Arrived(source, tag, bytes), None
@@ -97,10 +97,10 @@ class Filling(Moving):
 class Taking(Moving):
     """A receive of an object."""
 
-    def ended(self, came: Any) -> tuple[Arrived, Any]:
-        if came is None:
-            return super().ended(came)
-        source, tag, _, data = came
+    def ended(self, received: Any) -> tuple[Arrived, Any]:
+        if received is None:
+            return super().ended(received)
+        source, tag, _, data = received
         return Arrived(source, tag, data.size), loaded(data)
 
 
@@ -120,7 +120,7 @@ class Both(Pending):
 
 
 class Message(Handle):
-    """A message that a matched probe has found. Nobody else can receive it."""
+    """A message that a matched probe has found. No other receive can get it."""
 
     _null_error = "ERR_REQUEST"
     _buf: Any = None
@@ -192,7 +192,7 @@ class Messages(Handle, ABC):
 
     @abstractmethod
     def _fail(self, problem: BaseException) -> NoReturn:
-        """Raise an error in MPI's words."""
+        """Raise an error as MPI's exception."""
 
     # Buffers ---------------------------------------------------------------------------------------------------------
 
@@ -211,17 +211,17 @@ class Messages(Handle, ABC):
     def Recv(self, buf: Any, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> None:
         shared = self._from(source, tag)
         if source == c.PROC_NULL:
-            return _tell(status, NO_PROCESS)
+            return _fill_status(status, NO_PROCESS)
         block = simple(buf, True)
         into = block.read()
         try:
-            came = shared.messages.receive(into, *_engines(source, tag), None, None)
+            received = shared.messages.receive(into, *_engines(source, tag), None, None)
         except AllfoldError as problem:
             self._fail(problem)
         if not block.is_plain:
-            block.write(into[: came[2]])
+            block.write(into[: received[2]])
         if status is not None:
-            status._set(Arrived(*came))
+            status._set(Arrived(*received))
 
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         self._issend(self._to(dest, tag), buf, dest, tag).wait()
@@ -253,7 +253,7 @@ class Messages(Handle, ABC):
         recvtag: int = c.ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        _tell(status, self._both(sendbuf, dest, sendtag, recvbuf, source, recvtag).wait()[0])
+        _fill_status(status, self._both(sendbuf, dest, sendtag, recvbuf, source, recvtag).wait()[0])
 
     def Isendrecv(
         self,
@@ -275,7 +275,7 @@ class Messages(Handle, ABC):
         recvtag: int = c.ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        _tell(status, self._replaced(buf, dest, sendtag, source, recvtag).wait()[0])
+        _fill_status(status, self._replaced(buf, dest, sendtag, source, recvtag).wait()[0])
 
     def Isendrecv_replace(
         self, buf: Any, dest: int, sendtag: int = 0, source: int = c.ANY_SOURCE, recvtag: int = c.ANY_TAG
@@ -317,39 +317,39 @@ class Messages(Handle, ABC):
     def Probe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> bool:
         shared = self._from(source, tag)
         if source == c.PROC_NULL:
-            _tell(status, NO_PROCESS)
+            _fill_status(status, NO_PROCESS)
             return True
         try:
-            came = shared.messages.await_message(*_engines(source, tag), None)
+            found = shared.messages.await_message(*_engines(source, tag), None)
         except AllfoldError as problem:
             self._fail(problem)
-        _tell(status, Arrived(*came))
+        _fill_status(status, Arrived(*found))
         return True
 
     def Iprobe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> bool:
         shared = self._from(source, tag)
         if source == c.PROC_NULL:
-            _tell(status, NO_PROCESS)
+            _fill_status(status, NO_PROCESS)
             return True
-        came = self._found(shared, source, tag)
-        if came is not None:
-            _tell(status, Arrived(*came))
-        return came is not None
+        found = self._found(shared, source, tag)
+        if found is not None:
+            _fill_status(status, Arrived(*found))
+        return found is not None
 
     def Mprobe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> Message:
         shared = self._from(source, tag)
         if source == c.PROC_NULL:
-            _tell(status, NO_PROCESS)
+            _fill_status(status, NO_PROCESS)
             return MESSAGE_NO_PROC
         return self._matched(shared, source, tag, status)
 
     def Improbe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> Message | None:
         shared = self._from(source, tag)
         if source == c.PROC_NULL:
-            _tell(status, NO_PROCESS)
+            _fill_status(status, NO_PROCESS)
             return MESSAGE_NO_PROC
-        came = self._found(shared, source, tag)
-        return None if came is None else self._matched(shared, came[0], came[1], status)
+        found = self._found(shared, source, tag)
+        return None if found is None else self._matched(shared, found[0], found[1], status)
 
     probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
 
@@ -361,7 +361,7 @@ class Messages(Handle, ABC):
 
     def _matched(self, shared: Shared, source: int, tag: int, status: Status | None) -> Message:
         arrived, data = self._take(shared, source, tag)
-        _tell(status, arrived)
+        _fill_status(status, arrived)
         return Message._of(_Found(arrived, data, self))
 
     # Objects ---------------------------------------------------------------------------------------------------------
@@ -396,9 +396,9 @@ class Messages(Handle, ABC):
         if buf is not None:
             warnings.warn("the buffer is not needed: messages of any length are received", UserWarning, stacklevel=2)
         if source == c.PROC_NULL:
-            return _tell(status, NO_PROCESS)
+            return _fill_status(status, NO_PROCESS)
         arrived, data = self._take(shared, source, tag)
-        _tell(status, arrived)
+        _fill_status(status, arrived)
         return loaded(data)
 
     def irecv(self, buf: Any = None, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG) -> Request:
@@ -495,7 +495,7 @@ class Messages(Handle, ABC):
     def _both(self, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int) -> Both:
         shared = self._from(source, recvtag)
         self._to(dest, sendtag)
-        # First what can be wrong: a receive that was begun would take the next message after an error.
+        # Check the send first: after an error, a receive that was begun would take the next message.
         data = None if dest == c.PROC_NULL else simple(sendbuf, False).read()
         receiving = self._irecv(shared, recvbuf, source, recvtag)
         return Both(Done() if data is None else self._moving(shared, data, dest, sendtag), receiving)
@@ -508,10 +508,10 @@ class Messages(Handle, ABC):
 
     def _take(self, shared: Shared, source: int, tag: int) -> tuple[Arrived, Bytes]:
         try:
-            came, tag, _, data = shared.messages.take(*_engines(source, tag), None)
+            sender, tag, _, data = shared.messages.take(*_engines(source, tag), None)
         except AllfoldError as problem:
             self._fail(problem)
-        return Arrived(came, tag, data.size), data
+        return Arrived(sender, tag, data.size), data
 
 
 def _engines(source: int, tag: int) -> tuple[int | None, int]:
@@ -519,7 +519,7 @@ def _engines(source: int, tag: int) -> tuple[int | None, int]:
     return None if source == c.ANY_SOURCE else source, ENGINES_ANY_TAG if tag == c.ANY_TAG else tag
 
 
-def _tell(status: Status | None, arrived: Arrived) -> None:
+def _fill_status(status: Status | None, arrived: Arrived) -> None:
     if status is not None:
         status._set(arrived)
 
@@ -531,7 +531,7 @@ def _too_long(arrived: Arrived, room: int) -> BaseException:
 
 
 def kind_of(problem: AllfoldError) -> str | None:
-    """The class of a message's error, where it is not that of a collective's."""
+    """The error class for a message, if it differs from that for a collective."""
     return "ERR_TRUNCATE" if isinstance(problem, MismatchError) and "has room for" in str(problem) else None
 
 

@@ -17,7 +17,7 @@ NEIGHBOURS, GROUPS = 1, 2
 
 
 class Shared:
-    """An MPI communicator: allfold's, and what MPI adds to it."""
+    """An MPI communicator: allfold's, with the state that MPI adds to it."""
 
     def __init__(self, communicator: Communicator, world: Sequence[int], name: str = "") -> None:
         self.communicator = communicator

@@ -13,7 +13,7 @@ def refuse(what: str, instead: str) -> NotOffered:
 
 
 class _Refused(Handle):
-    """A class of which there is only the null object."""
+    """A class that has only a null object."""
 
     _what, _instead = "", ""
 

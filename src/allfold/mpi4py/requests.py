@@ -155,18 +155,18 @@ class Pending(ABC):
 
     @abstractmethod
     def done(self) -> bool:
-        """True once `wait` returns or raises at once."""
+        """True once `wait` would return or raise at once."""
 
     @abstractmethod
     def wait(self) -> tuple[Arrived, Any]:
-        """The status, and the object that was received if it was one."""
+        """The status, and the received object, if any."""
 
     def cancel(self) -> None:
         """Withdraw it if nothing has happened yet."""
         return
 
     def freed(self) -> None:
-        """The program has freed the request."""
+        """Called when the program frees the request."""
         return
 
 
@@ -198,7 +198,7 @@ class Repeated(Pending):
 
     def start(self) -> None:
         if self.active is not None:
-            raise error("ERR_REQUEST", "this persistent request was started and not waited for")
+            raise error("ERR_REQUEST", "this persistent request was already started: wait for it first")
         self.active = self.start_one()
 
     def done(self) -> bool:
@@ -262,7 +262,7 @@ def _await(happened: Callable[[], bool], limit: float | None = None) -> None:
             time.sleep(0)
             continue
         if deadline is not None and time.monotonic() > deadline:
-            raise error("ERR_PENDING", f"none of these requests was done within {limit:g} s")
+            raise error("ERR_PENDING", f"not all of these requests were done within {limit:g} s")
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -283,7 +283,7 @@ class Request(Handle):
     # One -------------------------------------------------------------------------------------------------------------
 
     def _finish(self, status: Status | None) -> Any:
-        """Wait for its end; what was received."""
+        """Wait for its end; returns what was received."""
         pending = self._ob
         if pending is None or not pending.is_active:
             if status is not None:

@@ -232,7 +232,7 @@ class Cartcomm(Topocomm):
 
 
 class Graphcomm(Topocomm):
-    """A communicator whose ranks are the vertices of a graph that all know."""
+    """A communicator whose ranks are the vertices of a graph that all ranks know."""
 
     @property
     def _graph(self) -> Graph:
@@ -303,7 +303,7 @@ def create_cart(comm: Intracomm, dims: Sequence[int], periods: Any) -> Any:
 
 
 def ends_of(index: Sequence[int], edges: Sequence[int]) -> list[int]:
-    """Where the neighbours of each rank end; `index` may also say where those of the first begin."""
+    """The end of each rank's neighbours in `edges`; `index` may also begin with the start of the first rank's, 0."""
     ends = list(index)
     return ends[1:] if ends and ends[0] == 0 and ends[-1] == len(edges) else ends
 
@@ -311,7 +311,9 @@ def ends_of(index: Sequence[int], edges: Sequence[int]) -> list[int]:
 def create_graph(comm: Intracomm, index: Sequence[int], edges: Sequence[int]) -> Any:
     ends = ends_of(index, edges)
     if len(ends) > comm.Get_size():
-        comm._fail(error("ERR_ARG", f"a graph of {len(ends)} needs as many ranks, and there are {comm.Get_size()}"))
+        comm._fail(
+            error("ERR_ARG", f"a graph of {len(ends)} vertices needs as many ranks, and there are {comm.Get_size()}")
+        )
     return _with(comm, len(ends), Graph(ends, edges), Graphcomm)
 
 
@@ -370,7 +372,7 @@ def _parts_of(part: Block, many: int) -> list[Block]:
 def _tags(shared: Shared, sources: list[int], targets: list[int]) -> tuple[list[int], list[int]]:
     """The tags of the messages from each source and to each target.
 
-    In a grid of one or two ranks in a row, both neighbours are the same rank: what goes up arrives from below.
+    In a grid of one or two ranks in a row, both neighbours are the same rank: a message sent up arrives from below.
     """
     if shared.topology.kind != c.CART:
         return [0] * len(sources), [0] * len(targets)

@@ -1,1 +1,1 @@
-"""Memory, datatypes and operations: messages are made of them."""
+"""The parts of messages: memory, datatypes and operations."""

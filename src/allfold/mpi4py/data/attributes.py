@@ -27,9 +27,9 @@ def new_keyval(copy: Callable[..., Any] | None, delete: Callable[..., Any] | Non
 
 
 def remove_keyval(key: int) -> int:
-    """The key that is none; values under it stay until what holds them is freed."""
+    """Check the key, and return the invalid one; values under the key stay until their objects are freed."""
     if key not in _keyvals:
-        raise error("ERR_KEYVAL", f"{key} is no key that Create_keyval returned")
+        raise error("ERR_KEYVAL", f"{key} is not a key that Create_keyval returned")
     return 0
 
 
@@ -82,4 +82,4 @@ def _called(function: Callable[..., Any], owner: Any, key: int, value: Any) -> A
 
 def _check(key: int) -> None:
     if key not in _keyvals:
-        raise error("ERR_KEYVAL", f"{key} is no key of an attribute")
+        raise error("ERR_KEYVAL", f"{key} is not a key of an attribute")

@@ -364,12 +364,12 @@ class Datatype(Handle):
 
 
 def _kept(types: Sequence[Datatype]) -> list[Datatype]:
-    """Handles of the same types that a program's `Free` does not reach."""
+    """New handles of the same types, which stay valid when the program frees its own."""
     return [one if one._predefined else type(one)._of(one._ob) for one in types]
 
 
 def typecode(datatype: Datatype) -> str | None:
-    """The code by which arrays name the type, or None for one that has no name."""
+    """The code that arrays have for the type, or None if they have none."""
     kind = datatype._ob
     if kind is None:
         return None
@@ -383,7 +383,7 @@ def typecode(datatype: Datatype) -> str | None:
 def _non_negative(**numbers: int) -> None:
     for name, number in numbers.items():
         if operator.index(number) < 0:
-            raise error("ERR_ARG", f"{name} must not be negative, and is {number}")
+            raise error("ERR_ARG", f"{name} must be 0 or more, not {number}")
 
 
 def _pairs(lengths: Sequence[int], places: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -396,7 +396,7 @@ def _pairs(lengths: Sequence[int], places: Sequence[int]) -> tuple[list[int], li
 
 
 def _distributed(size: int, how: int, argument: int, parts: int, coordinate: int) -> list[tuple[int, int]]:
-    """The indices of one dimension that a process holds: where each stretch begins, and its length."""
+    """The indices of one dimension that a process holds: the start and length of each stretch."""
     if how == c.DISTRIBUTE_NONE:
         return [(0, size)]
     if how == c.DISTRIBUTE_BLOCK:

@@ -1,7 +1,7 @@
 """Memory of other libraries' arrays, by DLPack or by CUDA's array interface, without a copy.
 
 NumPy's own `from_dlpack` refuses to write to arrays of libraries that use an older DLPack, and refuses every device but
-the processor. Here an array of any device may be in a message, if the processor can read its memory.
+the CPU. Here an array of any device may be in a message, if the CPU can read its memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from .layout import Bytes
 
 _CPU = 1
-_REACHED = (_CPU, 3, 11, 13)  # and memory of CUDA and of ROCm on the host, and CUDA's managed memory
+_REACHED = (_CPU, 3, 11, 13)  # also host memory of CUDA and of ROCm, and CUDA's managed memory
 _CUDA = 2
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
 _READ_ONLY = 1
@@ -90,7 +90,7 @@ def is_of_a_device(value: Any) -> bool:
 
 
 def array_of_foreign(value: Any, written: bool) -> np.ndarray[Any, Any]:
-    """The elements of the array one after the other; those of a type that NumPy does not have as bytes."""
+    """The elements of the array, in one dimension; as bytes if NumPy does not have their type."""
     return _by_dlpack(value, written) if hasattr(value, "__dlpack__") else _by_interface(value, written)
 
 
@@ -108,13 +108,13 @@ def _by_dlpack(value: Any, written: bool) -> np.ndarray[Any, Any]:
     except TypeError:  # a library with an older DLPack
         capsule, name = value.__dlpack__(**more), b"dltensor"
     if not _is_valid(capsule, name):
-        raise BufferError("message: __dlpack__ returned no tensor, or one that was used already")
+        raise BufferError("message: __dlpack__ returned no tensor, or one that was already used")
     if name == b"dltensor":
         tensor, is_read_only = _Tensor.from_address(_pointer(capsule, name)), False
     else:
         versioned = _Versioned.from_address(_pointer(capsule, name))
         if versioned.version[0] < 1:
-            raise BufferError(f"message: version {versioned.version[0]} of DLPack where 1 was asked for")
+            raise BufferError(f"message: got version {versioned.version[0]} of DLPack, expected 1")
         tensor, is_read_only = versioned.tensor, bool(versioned.flags & _READ_ONLY)
     if tensor.ndim < 0 or (tensor.ndim and not tensor.shape):
         raise BufferError(f"message: a tensor with {tensor.ndim} dimensions and no shape")
@@ -145,7 +145,7 @@ def _by_interface(value: Any, written: bool) -> np.ndarray[Any, Any]:
     order, kind, size = typestr[:1], typestr[1:2], int(typestr[2:])
     strides, descr = interface.get("strides"), interface.get("descr")
     if order not in ("|", "<" if sys.byteorder == "little" else ">"):
-        raise _wrong(f"{typestr!r} has not the byte order of this machine")
+        raise _wrong(f"{typestr!r} does not have the byte order of this machine")
     if interface.get("mask") is not None:
         raise _wrong("an array with a mask cannot be in a message")
     if math.prod(shape) < 0:
@@ -195,7 +195,7 @@ def _is_packed(shape: tuple[int, ...], strides: tuple[int, ...], size: int, orde
 
 
 def _is_readable(address: int) -> bool:
-    """True if the processor can read there: the kernel says so, where a read would end this process."""
+    """True if the CPU can read this address. The kernel tries it, because a failed read would end this process."""
     reader, writer = os.pipe()
     try:
         return bool(_write(writer, address, 1) == 1)

@@ -27,7 +27,7 @@ class Layout:
     lower: int
     upper: int
     is_bounded: bool = False
-    """True if the program has set bounds, here or in a part. Bounds that are set count, others do not."""
+    """True if the program has set bounds, here or in a part. If there are such bounds, only they count."""
 
     @classmethod
     def of(cls, primitive: np.dtype[Any]) -> Layout:
@@ -180,7 +180,7 @@ def joined(parts: Iterable[Part]) -> Layout:
 
 
 def strided(item: Layout, count: int, length: int, stride: int) -> Layout:
-    """`count` blocks of `length` items; a block begins `stride` bytes behind the one before."""
+    """`count` blocks of `length` items; each block begins `stride` bytes after the one before."""
     block = joined([(0, length, item)])
     if count == 0 or not (block.size or block.is_bounded):
         return joined([])
@@ -190,7 +190,7 @@ def strided(item: Layout, count: int, length: int, stride: int) -> Layout:
 
 
 def subarray(item: Layout, sizes: list[int], chosen: list[list[tuple[int, int]]]) -> Layout:
-    """A part of an array in row-major order: of each dimension the indices from some starts on, each with a count.
+    """A part of an array in row-major order: `chosen` has ranges of indices for each dimension, as (start, count).
 
     Its extent is that of the whole array.
     """

@@ -1,4 +1,4 @@
-"""Memory as messages see it: the bytes of an object, of an address, or of nothing."""
+"""The memory of messages: the bytes of an object, at an address, or none."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class buffer(np.ndarray[Any, np.dtype[np.uint8]]):
         return buffer._over(_protected(self), self.obj)
 
     def release(self) -> None:
-        """Let the memory go: the buffer is empty from then on."""
+        """Release the memory: the buffer is empty from then on."""
         self.obj = None
         self.is_released = True
 
@@ -199,9 +199,9 @@ class buffer(np.ndarray[Any, np.dtype[np.uint8]]):
 
 def _check_item(item: Any) -> None:
     if isinstance(item, slice) and item.step not in (None, 1):
-        raise IndexError("memory is taken in one piece: a slice may not have a step")
+        raise IndexError("a slice of a buffer may not have a step")
     if item is None:
-        raise TypeError("the place in a buffer is an integer or a slice, not None")
+        raise TypeError("an index of a buffer must be an integer or a slice, not None")
 
 
 def _protected(data: Bytes) -> Bytes:

@@ -14,25 +14,27 @@ from .specs import Block, simple
 
 
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, external: bool) -> int:
-    """Pack all items of a buffer behind `position`; the position behind them."""
+    """Pack all items of a buffer at `position`; returns the position after them."""
     source = _items(inbuf, datatype, False)
     target = bytes_of(array_of(_memory(outbuf), True))
     data = source.read()
     if external:
         data = _swapped(data, datatype.layout)
     if position < 0 or position + data.size > target.size:
-        raise error("ERR_TRUNCATE", f"Pack: {data.size} bytes do not fit behind {position} of {target.size}")
+        raise error("ERR_TRUNCATE", f"Pack: {data.size} bytes do not fit at position {position} of {target.size} bytes")
     target[position : position + data.size] = data
     return position + int(data.size)
 
 
 def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, external: bool) -> int:
-    """Unpack items from behind `position` until the output is full; the position behind them."""
+    """Unpack items from `position` on until the output is full; returns the position after them."""
     target = _items(outbuf, datatype, True)
     source = bytes_of(array_of(_memory(inbuf), False))
     data = source[position : position + target.bytes]
     if position < 0 or data.size < target.bytes:
-        raise error("ERR_TRUNCATE", f"Unpack: {target.bytes} bytes are not there behind {position} of {source.size}")
+        raise error(
+            "ERR_TRUNCATE", f"Unpack: there are not {target.bytes} bytes at position {position} of {source.size} bytes"
+        )
     target.write(_swapped(data, datatype.layout) if external else data)
     return position + target.bytes
 
@@ -55,7 +57,7 @@ def _memory(spec: Any) -> Any:
 
 
 def _swapped(data: Bytes, layout: Layout) -> Bytes:
-    """The same with the bytes of each element turned round: external data are big-endian."""
+    """The same data with the bytes of each element reversed: external data is big-endian."""
     if layout.primitive is not None:
         swapped: Bytes = data.view(layout.primitive).byteswap().view(np.uint8)
         return swapped

@@ -1,4 +1,4 @@
-"""Objects as bytes, and datatypes that travel as objects."""
+"""Objects as bytes, and datatypes as objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .memory import buffer
 
 
 class Pickle:
-    """The way in which lower-case calls turn objects into bytes and back."""
+    """Converts the objects of lower-case calls to bytes and back."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ def packed(value: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def loaded(data: Any) -> Any:
-    """The object of a message; None of an empty one."""
+    """The object of a message; None if the message is empty."""
     return pickle.loads(data) if data.size else None
 
 
 def rebuilt(combiner: str, base: Any, parameters: dict[str, Any]) -> Any:
-    """A datatype, from what it was made of."""
+    """A datatype, from the arguments that made it."""
     from .datatypes import Datatype
 
     if combiner == "DUP":

@@ -11,7 +11,7 @@ from ..failures import error
 from .datatypes import Datatype, Kind
 from .layout import Layout, joined, padded
 
-# Name: NumPy's code of it, and the code by which mpi4py calls it where that is another one. On 64-bit Linux.
+# By name: NumPy's code for the type, and mpi4py's code. On 64-bit Linux.
 _TABLE: dict[str, tuple[str, str | None]] = {
     "PACKED": ("u1", "B"),
     "BYTE": ("u1", "B"),

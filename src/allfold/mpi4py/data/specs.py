@@ -32,7 +32,7 @@ class Block:
         return self.count * self.layout.size
 
     def read(self) -> Bytes:
-        """Its bytes without gaps: the memory itself, where they lie so already."""
+        """Its bytes without gaps: a view of the memory if they have none there."""
         self.check()
         return gathered(self.raw, self.start, self.count, self.layout)
 
@@ -97,7 +97,7 @@ def simple(spec: Any, written: bool, blocks: int = 1) -> Block:
 
 
 def vector(spec: Any, written: bool, blocks: int) -> Blocks:
-    """A message with one part per rank, of counts and at displacements of their own."""
+    """A message with one part per rank, with its own count and displacement."""
     memory, counts, places, kind = _taken(spec, (tuple,))
     raw, datatype, owner = _memory(memory, kind, written, counts)
     if counts is None:
@@ -121,7 +121,7 @@ def vector(spec: Any, written: bool, blocks: int) -> Blocks:
 
 
 def vector_of_types(spec: Any, written: bool, blocks: int) -> list[Block]:
-    """A message with one part per rank, of types of their own; displacements are bytes."""
+    """A message with one part per rank, with its own type; displacements are in bytes."""
     if len(spec) == 2:
         (memory, types), counts, places = spec, [1] * blocks, [0] * blocks
     elif len(spec) == 3:
@@ -181,7 +181,9 @@ def _memory(memory: Any, kind: Any, written: bool, count: Any) -> tuple[Bytes, D
         datatype = BYTE
     else:
         if not array.dtype.isnative:
-            raise BufferError(f"message: {array.dtype.str} has not the byte order of this machine: give the datatype")
+            raise BufferError(
+                f"message: {array.dtype.str} does not have the byte order of this machine: give the datatype"
+            )
         found = of_dtype(array.dtype)
         if found is None:
             raise ValueError(f"message: cannot infer datatype, the buffer has {array.dtype}")
