@@ -1,6 +1,6 @@
 """allfold as a backend of `ray.util.collective`: importing this registers it, in this process, under the name "allfold".
 
-Ray wants a backend registered in the driver and in every actor that uses it, before a group is made.
+Ray requires a backend to be registered in the driver and in every actor that uses it, before a group is made.
 """
 
 from __future__ import annotations

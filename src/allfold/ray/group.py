@@ -29,7 +29,7 @@ _SEGMENT_BYTES = 4 << 20  # of one array in a list, copied at a time
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
-def _says_which(method: Method) -> Method:
+def _names_the_group(method: Method) -> Method:
     """Add the name of the group to errors: an actor may be in several."""
 
     @functools.wraps(method)
@@ -48,11 +48,11 @@ class RayGroup(BaseGroup):
 
     timeout = DEFAULT_TIMEOUT  # seconds, for making a group and for calls whose options name none
 
-    @_says_which
+    @_names_the_group
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._communicator = meet(group_name, rank, world_size, self.timeout)
-        self._workspace: Flat | None = None  # shared memory for lists, made when first needed
+        self._workspace: Flat | None = None  # shared memory for lists, created when first needed
 
     @classmethod
     def backend(cls) -> str:
@@ -62,22 +62,22 @@ class RayGroup(BaseGroup):
     def check_backend_availability(cls) -> bool:
         return _native.MISSING is None
 
-    @_says_which
+    @_names_the_group
     def destroy_group(self) -> None:
-        """Leave: calls of members that would need this one fail, and name it."""
+        """Leave the group: calls of others that need this member then fail, and name it."""
         self._workspace = None
         self._communicator.close()
 
-    @_says_which
+    @_names_the_group
     def allreduce(self, tensor: Sequence[Any], allreduce_options: Any = None) -> None:
         array = _only("allreduce", tensor)
         self._communicator.all_reduce(array, _op("allreduce", allreduce_options), timeout=_seconds(allreduce_options))
 
-    @_says_which
+    @_names_the_group
     def barrier(self, barrier_options: Any = None) -> None:
         self._communicator.barrier(timeout=_seconds(barrier_options))
 
-    @_says_which
+    @_names_the_group
     def reduce(self, tensor: Sequence[Any], reduce_options: Any = None) -> None:
         array, root = _only("reduce", tensor), getattr(reduce_options, "root_rank", 0)
         op, timeout = _op("reduce", reduce_options), _seconds(reduce_options)
@@ -88,12 +88,12 @@ class RayGroup(BaseGroup):
             # A copy, because the engine uses it as workspace.
             self._communicator.reduce(_flat(own).copy(), root, op, timeout=timeout, dtype=own.dtype.name)
 
-    @_says_which
+    @_names_the_group
     def broadcast(self, tensor: Sequence[Any], broadcast_options: Any = None) -> None:
         root = getattr(broadcast_options, "root_rank", 0)
         self._communicator.broadcast(_only("broadcast", tensor), root, timeout=_seconds(broadcast_options))
 
-    @_says_which
+    @_names_the_group
     def allgather(self, tensor_list: Sequence[list[Any]], tensor: Sequence[Any], allgather_options: Any = None) -> None:
         """Entry r of every rank's list becomes rank r's array. The arrays may differ in length from rank to rank."""
         timeout = _seconds(allgather_options)
@@ -116,7 +116,7 @@ class RayGroup(BaseGroup):
             if plain is not output:
                 put_back(output, plain)
 
-    @_says_which
+    @_names_the_group
     def reducescatter(
         self, tensor: Sequence[Any], tensor_list: Sequence[list[Any]], reducescatter_options: Any = None
     ) -> None:
@@ -138,36 +138,37 @@ class RayGroup(BaseGroup):
         if plain is not output:
             put_back(output, plain)
 
-    @_says_which
+    @_names_the_group
     def send(self, tensor: Sequence[Any], send_options: Any) -> None:
         """Send an array; it may be changed as soon as this returns, which may be before it was received."""
         array = _first(_only("send", tensor), send_options)
         self._communicator.send(array, send_options.dst_rank, timeout=_seconds(send_options))
 
-    @_says_which
+    @_names_the_group
     def recv(self, tensor: Sequence[Any], recv_options: Any) -> None:
         array = _first(_only("recv", tensor), recv_options)
-        came = self._communicator.recv(array, recv_options.src_rank, timeout=_seconds(recv_options))
-        if came.elements != _length(array):
+        message = self._communicator.recv(array, recv_options.src_rank, timeout=_seconds(recv_options))
+        if message.elements != _length(array):
             raise UsageError(
-                f"recv: rank {came.source} sent {came.elements} elements, and the array has {_length(array)}"
+                f"recv: rank {message.source} sent {message.elements} elements, and the array has {_length(array)}"
             )
 
     # ---
 
     def _reduce_scatter(self, parts: list[Flat], output: Flat, op: str, timeout: float | None, dtype: str) -> None:
-        """A reduce_scatter of parts of equal length, in segments: they are copied, and little memory is taken for it."""
+        """A reduce_scatter of parts of equal length, in segments, so that only small copies are needed."""
         communicator, elements = self._communicator, output.size
         if self._workspace is None:
             self._workspace = communicator.empty(self.world_size * _SEGMENT_BYTES, np.uint8)
         workspace, step = self._workspace.view(output.dtype), _SEGMENT_BYTES // output.itemsize
         if elements > step:
-            # Ranks that differ would make different numbers of calls, and the engine would notice too late.
+            # Ranks with different lengths would make different numbers of calls, and the engine would notice too late.
             ends = np.array([elements, -elements])
             communicator.all_reduce(ends, "max", timeout=timeout)
             if ends[0] != -ends[1]:
                 raise MismatchError(
-                    f"reducescatter: the arrays of the ranks have from {-ends[1]} to {ends[0]} elements; {elements} here"
+                    f"reducescatter: the arrays of the ranks have from {-ends[1]} to {ends[0]} elements; this one has "
+                    f"{elements}"
                 )
         for start in range(0, elements or 1, step):
             stop = min(elements, start + step)
@@ -251,7 +252,7 @@ def _op(call: str, options: Any) -> str:
 
 
 def _seconds(options: Any) -> float | None:
-    """The timeout of a call; None if the options name none. Ray calls it milliseconds, and holds a timedelta."""
+    """The timeout of a call; None if the options name none. Ray's field is named timeout_ms, but may hold a timedelta."""
     timeout = getattr(options, "timeout_ms", -1)
     seconds: float = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout / 1000
     return None if seconds < 0 else seconds

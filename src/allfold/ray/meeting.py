@@ -1,9 +1,10 @@
-"""The meeting of a Ray group's members: in the key-value store of Ray's head node, where Ray's own groups meet too.
+"""Lets the members of a Ray group meet: in the key-value store of Ray's head node, where Ray's own groups meet too.
 
 A name may have been used before, by a group that was destroyed or by actors that died while they made one, so entries
 of earlier attempts may still be there. Rank 0 therefore writes an unguessable number for its attempt. Every other rank
 answers with a number of its own. Rank 0's verdict repeats those numbers, so a rank knows that the verdict is about this
-attempt; or it says who is missing. Then the ranks find each other's hosts on a board below it (`engines/islands/meeting.py`).
+attempt; a missing number shows which rank is missing. Then the ranks find each other's hosts on a board in the same store
+(`engines/islands/meeting.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ..wording import name_ranks
 
 _NAMESPACE = "allfold"  # of our keys among those of Ray
 _ADDRESSES = 2**40  # of the 2**47 that a process has: a program may make many groups
-_TURN_SECONDS = 0.2  # how long a rank waits before it looks again whether rank 0 has begun another attempt
-_LONGER_SECONDS = 2.0  # for which other ranks wait, so that rank 0 has time to say who is missing
+_TURN_SECONDS = 0.2  # after which a rank checks again whether rank 0 has begun another attempt
+_LONGER_SECONDS = 2.0  # that other ranks wait in addition, so that rank 0 has time to name the missing ranks
 
 
 class KeyValues(Store):
@@ -74,7 +75,7 @@ def meet(group: str, rank: int, size: int, timeout: float) -> Communicator:
     def board() -> Board:
         return Board(store, rank, size, key, f"{run}/board/")
 
-    # Also on one host: the board tells the ranks that they share it.
+    # Also needed on one host: the ranks learn from the board that they share it.
     communicator = join(Processes(rank, size, "", board, is_spread=True, room=_ADDRESSES), timeout, named(None))
     communicator.barrier()
     if rank == 0:
@@ -89,32 +90,32 @@ def _open(store: KeyValues, size: int, timeout: float) -> tuple[str, str]:
     store.put("run", run.encode())
     names, deadline = [_ready(run, peer) for peer in range(1, size)], time.monotonic() + timeout
     while True:
-        left = deadline - time.monotonic()
-        answers = store.find(names, max(0.0, min(left, _TURN_SECONDS)))
-        came: list[Any] = [["", size], *(answer and json.loads(answer) for answer in answers)]
-        if left <= 0 or None not in came or any(one is not None and one[1] != size for one in came):
+        remaining = deadline - time.monotonic()
+        found = store.find(names, max(0.0, min(remaining, _TURN_SECONDS)))
+        answers: list[Any] = [["", size], *(answer and json.loads(answer) for answer in found)]
+        if remaining <= 0 or None not in answers or any(one is not None and one[1] != size for one in answers):
             break
-    store.put(_verdict(run), json.dumps([came, secret]).encode())
-    _check(came, timeout)
+    store.put(_verdict(run), json.dumps([answers, secret]).encode())
+    _check(answers, timeout)
     return run, secret
 
 
 def _answer(store: KeyValues, rank: int, size: int, timeout: float) -> tuple[str, str]:
-    """The same as another rank, which answers the attempt that rank 0 began last."""
+    """The same for another rank, which answers the attempt that rank 0 began last."""
     own, run, refused = secrets.token_hex(16), "", False
     deadline = time.monotonic() + timeout + _LONGER_SECONDS
-    while (left := deadline - time.monotonic()) > 0:
-        now, *verdict = store.find(["run", _verdict(run)] if run else ["run"], min(left, _TURN_SECONDS))
+    while (remaining := deadline - time.monotonic()) > 0:
+        now, *verdict = store.find(["run", _verdict(run)] if run else ["run"], min(remaining, _TURN_SECONDS))
         if now is not None and now.decode() != run:
             run = now.decode()
             store.put(_ready(run, rank), json.dumps([own, size]).encode())
         elif verdict and verdict[0] is not None:
-            came, secret = json.loads(verdict[0])
-            if rank < len(came) and came[rank] is not None and came[rank][0] == own:
-                _check(came, timeout)
+            answers, secret = json.loads(verdict[0])
+            if rank < len(answers) and answers[rank] is not None and answers[rank][0] == own:
+                _check(answers, timeout)
                 return run, secret
-            refused = True  # this may be the verdict of an earlier attempt, and rank 0 has not come yet
-            time.sleep(min(left, _TURN_SECONDS))
+            refused = True  # this may be the verdict of an earlier attempt, while rank 0 has not arrived yet
+            time.sleep(min(remaining, _TURN_SECONDS))
     hint = f", or another actor has joined as rank {rank}" if refused else ""
     raise CollectiveTimeout(f"init_collective_group: rank 0 of {size} did not arrive within {timeout:g} s{hint}")
 
@@ -127,15 +128,15 @@ def _verdict(run: str) -> str:
     return f"{run}/verdict"
 
 
-def _check(came: Sequence[Any], timeout: float) -> None:
-    """Raise if ranks are missing, or differ in the number of ranks."""
-    size = came[0][1]
-    for rank, one in enumerate(came):
+def _check(answers: Sequence[Any], timeout: float) -> None:
+    """Raise if ranks are missing, or disagree on the number of ranks."""
+    size = answers[0][1]
+    for rank, one in enumerate(answers):
         if one is not None and one[1] != size:
             raise MismatchError(
                 f"init_collective_group: rank 0 gives a world size of {size}, rank {rank} one of {one[1]}"
             )
-    if missing := [rank for rank, one in enumerate(came) if one is None]:
+    if missing := [rank for rank, one in enumerate(answers) if one is None]:
         raise CollectiveTimeout(
             f"init_collective_group: {name_ranks(missing)} of {size} did not arrive within {timeout:g} s"
         )

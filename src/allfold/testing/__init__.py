@@ -1,7 +1,7 @@
 """Tests of distributed code: `run` a function on several ranks, forked from a process that is kept between tests.
 
 The pytest plugin, `@pytest.mark.ranks(4)`, does the same for test functions, and `MultiProcessTestCase` for classes that are
-written on torch's class of that name (docs/testing.md).
+derived from torch's class of that name (docs/testing.md).
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""Coverage in ranks that are processes: measured there with this process's settings, and added to its data.
+"""Coverage in ranks that are processes: measured in each rank with this process's settings, and added to its data.
 
-Hence `pytest --cov` and `coverage run -m pytest` report the lines that ran in ranks, with nothing to configure.
+So `pytest --cov` and `coverage run -m pytest` report the lines that ran in ranks, with nothing to configure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def settings() -> str | None:
-    """The settings of the measurement that goes on in this process; None if there is none."""
+    """The settings of the measurement that runs in this process; None if there is none."""
     current = _current()
     return None if current is None else str(current.config.serialize())
 
@@ -29,7 +29,7 @@ def measured(settings: str | None, folder: str, rank: int) -> Iterator[None]:
 
     measurement = Coverage(config_file=f":data:{settings}", messages=False)
     measurement.config.data_file = os.path.join(folder, f"coverage-{rank}")
-    # What a rank does not run, another one does.
+    # One rank may not run what another one does.
     measurement._warn_no_data = measurement._warn_unimported_source = measurement._warn_preimported_source = False
     measurement.start()
     try:
@@ -52,7 +52,7 @@ def collect(folder: str) -> None:
         of_a_rank = CoverageData(str(file))
         with contextlib.suppress(Exception):  # the rank was killed while it wrote
             of_a_rank.read()
-            # Not update(): the hash of the data leaves that out, and of xdist's workers with one hash all but one are dropped.
+            # Not update(): it does not change the hash of the data, and of xdist's workers with the same hash, only one counts.
             for name in of_a_rank.measured_files():
                 if of_a_rank.has_arcs():
                     data.add_arcs({name: of_a_rank.arcs(name) or []})
@@ -61,7 +61,7 @@ def collect(folder: str) -> None:
 
 
 def _current() -> Any:
-    """The measurement that goes on in this process, by a version of coverage that can send its settings: 7.10 or later."""
+    """The measurement that runs in this process, by a version of coverage that can send its settings: 7.10 or later."""
     coverage = sys.modules.get("coverage")
     current = None if coverage is None else coverage.Coverage.current()
     return current if hasattr(getattr(current, "config", None), "serialize") else None

@@ -30,7 +30,7 @@ class _Here:
     size: int
     folder: str | None  # of the run; None if ranks are threads
     delays: random.Random | None
-    seconds: float = 0.0  # that each call of the rank is late
+    seconds: float = 0.0  # by which each call of the rank is late
 
     def before_call(self) -> None:
         seconds = self.seconds
@@ -63,7 +63,7 @@ def running(rank: int, size: int, folder: str | None, delays: int | None) -> Ite
 
 
 def killed_file(folder: str | os.PathLike[str], rank: int) -> str:
-    """There is such a file if the test has killed the rank."""
+    """The file that exists if the test has killed the rank."""
     return os.path.join(folder, f"killed-{rank}")
 
 

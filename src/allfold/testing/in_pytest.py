@@ -1,4 +1,4 @@
-"""A pytest test's function in a rank: its fixtures that each rank has for itself, and the text of its assertions."""
+"""Calls a pytest test's function in a rank, with fixtures of the rank's own and pytest's text for assertions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ LOCAL: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 def call_test(
     test: Callable[..., Any], rank: Rank, values: Mapping[str, Any], verbosity: int | None
 ) -> tuple[str, str]:
-    """Call the test's function; how it ended, and why. `verbosity`: None in pytest's own process, which explains itself."""
+    """Call the test's function; returns how it ended, and why. `verbosity`: None in pytest's own process."""
     __tracebackhide__ = True
     if verbosity is not None:
         util._reprcompare = partial(_explain, verbosity)

@@ -98,7 +98,7 @@ def call(item: pytest.Function, mark: pytest.Mark) -> None:
 
 
 def _call_in_threads(item: pytest.Function, ranks: int, options: Options, values: Mapping[str, Any]) -> None:
-    """All ranks have pytest's own fixtures. Its own report of the exception has the lines about all ranks as a note."""
+    """All ranks share pytest's own fixtures. The lines about all ranks are a note in pytest's report of the exception."""
     __tracebackhide__ = True
     cause: BaseException | None = None
     with _failing(RankFailed, CollectiveTimeout, UsageError):
@@ -127,7 +127,7 @@ def _count(item: Any, mark: pytest.Mark) -> int:
 
 
 def _take_outcomes(outcomes: Sequence[tuple[str, str]]) -> None:
-    """Skip the test if its ranks did, and say so if only some of them did."""
+    """Skip the test if all its ranks did; fail it if only some of them did."""
     __tracebackhide__ = True
     unusual: dict[str, Callable[[str], NoReturn]] = {"skipped": pytest.skip, "expected to fail": pytest.xfail}
     for kind, stop in unusual.items():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
-# What is about to end may still do so. Only a rank that has left something waits.
+# Time for things that are about to end. Only a rank that has left something waits.
 _SECONDS_TO_END = 0.5
 _LOOK_AGAIN_SECONDS = 0.005
 
@@ -48,7 +48,7 @@ def watching() -> Iterator[None]:
     deadline = time.monotonic() + _SECONDS_TO_END
     while found := left():
         if time.monotonic() > deadline:
-            # Nobody else ends a process that has a session of its own, or frees the memory.
+            # Nothing else would end a process that has a session of its own, or free the memory.
             for pid in set(_children()) - children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ def _command(pid: int) -> str:
 def _created_memory() -> Iterator[set[str]]:
     """The paths of shared memory that this process creates by `multiprocessing.shared_memory`.
 
-    A look at /dev/shm alone would not say who created it.
+    /dev/shm alone does not show which process created it.
     """
     import _posixshmem  # type: ignore[import-not-found]
 
@@ -107,5 +107,5 @@ def _created_memory() -> Iterator[set[str]]:
 
 
 def _existing(created: set[str]) -> list[str]:
-    """Of the memory that was created, what is there; torch's has the process id in its name."""
+    """The created memory that still exists; torch's has the process id in its name."""
     return sorted({*filter(os.path.exists, created), *glob.glob(f"/dev/shm/torch_{os.getpid()}_*")})

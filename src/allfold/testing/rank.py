@@ -1,4 +1,4 @@
-"""A rank of a test, around the test's function: it connects, records where it is, and checks that nothing is left."""
+"""A rank of a test, around the test's function: it connects, records its stacks, and checks that nothing is left."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Rank:
 
     @property
     def process_group(self) -> Any:
-        # Not an attribute: nobody but the test and torch has a reference to the group when it is destroyed.
+        # Not an attribute: only the test and torch may have a reference to the group when it is destroyed.
         return sys.modules["torch.distributed"].group.WORLD if self.has_group else None
 
 
@@ -84,13 +84,13 @@ def _checked() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        end_check()  # the others learn now that this rank makes no more calls, and why
+        end_check()  # now, so that the others know that this rank makes no more calls, and why
         raise
 
 
 @contextlib.contextmanager
 def no_debugger(rank: int) -> Iterator[None]:
-    """Have `breakpoint()` say where it works: ranks have no terminal."""
+    """Have `breakpoint()` raise an error that says what to use instead: ranks have no terminal."""
 
     def say(*_: object, **__: object) -> None:
         raise UsageError(
@@ -119,7 +119,7 @@ def _seed(rank: int) -> None:
 
 
 def record_stacks(folder: str, rank: int) -> None:
-    """Have a rank that crashes or is ended write down where it was."""
+    """Have a rank that crashes or is ended write its stacks to a file."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # a rank that is killed has then written its lines
@@ -130,7 +130,7 @@ def record_stacks(folder: str, rank: int) -> None:
 
 
 def _open_stacks(path: str) -> int:
-    """The descriptor for stacks. It stays open until the process ends, which may crash or hang, too."""
+    """The descriptor for stacks. It stays open until the process ends, which may be a crash or a hang."""
     global _stacks
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if _stacks is None:
@@ -155,7 +155,7 @@ def _process_group(setup: Setup, backend: str, place: Place) -> Iterator[None]:
     torch.set_num_threads(1)
     if setup.device is not None and setup.device != "cpu":
         _choose_gpu(setup.device, place)
-    # The test's timeout comes first, and says more than gloo's.
+    # The test's timeout comes first, because its error says more than gloo's.
     timeout = timedelta(seconds=2 * setup.timeout + 10)
     if setup.port is None:
         store = dist.FileStore(os.path.join(setup.folder, "store"), place.size)
@@ -183,7 +183,7 @@ def _choose_gpu(device: str, place: Place) -> None:
 
 
 def _destroy_groups() -> None:
-    """Destroy torch's groups, those that the test has made and left, too. gloo takes 10 ms for each other rank."""
+    """Destroy torch's groups, including those that the test has left. gloo takes 10 ms for each other rank."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_initialized():
         return

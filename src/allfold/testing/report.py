@@ -18,9 +18,9 @@ _UNKNOWN = "an unknown place: it did not react to SIGTERM"
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 PlaceOf = Callable[[Child], str]
-"""Where a rank was when it was ended."""
+"""Returns the place where a rank was when it was ended."""
 CallOf = Callable[[Child], tuple[str, str, int] | None]
-"""The call in which a rank was then: its name, and the user's file and line."""
+"""Returns the call in which a rank was then: its name, and the user's file and line."""
 
 
 def failure(
@@ -114,7 +114,7 @@ def _rank(one: Failure) -> int:
 
 
 def place_in(folder: Path, child: Child) -> str:
-    """Where a process was when it was ended, as faulthandler wrote it: the innermost line of the user's."""
+    """The innermost line of the user's code in which a process was ended, as faulthandler wrote it."""
     if child.process is None:
         return "its start: it was not forked yet"
     frames = _frames(folder, child)

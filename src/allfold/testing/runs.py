@@ -31,15 +31,15 @@ Result = TypeVar("Result")
 BACKENDS = ("allfold", "gloo", "nccl")
 DEFAULT_TIMEOUT = 30.0
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-# From the timeout of a test to the end of ranks that do not obey SIGTERM.
+# From the timeout of a test until ranks that do not obey SIGTERM are killed.
 SECONDS_TO_OBEY = 0.3
 
-_store: tuple[int, Any] | None = None  # the process that has made it, and a store of torch's
+_store: tuple[int, Any] | None = None  # the process that created it, and one of torch's stores
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the ranks of a test run: what `run` and the mark take alike."""
+    """The options that `run` and the mark have in common."""
 
     backend: str | None = None
     timeout: float = DEFAULT_TIMEOUT
@@ -83,7 +83,7 @@ class Options:
         return self.check and self.backend in ("gloo", "nccl") and os.environ.get(CHECK) != "0"
 
     def kind(self, ranks: int) -> tuple[object, ...]:
-        """Equal for runs that can have the same ranks."""
+        """Equal for runs that can use the same kept ranks."""
         hosts = () if self.hosts is None else tuple(ranks_per_host(ranks, self.hosts))
         return ranks, self.backend, self.needs_torch, hosts, self.checks
 
@@ -123,15 +123,15 @@ def run(
     With `threads`, ranks are threads of this process, as in `spawn(…, ranks_are="threads")`: it works on every system,
     without the engine in C++, and nothing is pickled. The exception of the rank that failed first is the cause of
     RankFailed. A thread cannot be ended: one that makes no more calls after the timeout keeps running until the process
-    ends. There is no `backend`, and nobody looks for what ranks leave behind.
+    ends. There is no `backend`, and ranks are not checked for what they leave behind.
 
     `delays` is the seed of random delays of up to 10 ms before calls on communicators and process groups, different on
-    every rank: they show mistakes that depend on which rank is first. `allfold.testing.ranks` makes ranks late or slow, or
+    every rank: they expose bugs that depend on which rank is first. `allfold.testing.ranks` makes ranks late or slow, or
     kills them; the result of a rank that it has killed is None.
 
     With gloo and nccl, every call is compared on all ranks before it is made (docs/check.md): where ranks differ or wait for
-    each other, all of them raise the same sentence at once. That costs some microseconds per call, and every blocking call
-    waits for all ranks of its group. `check=False`, or ALLFOLD_CHECK=0, leaves it out.
+    each other, all of them raise the same error at once. That costs some microseconds per call, and every blocking call
+    waits for all ranks of its group. `check=False`, or ALLFOLD_CHECK=0, turns that off.
 
     >>> def work(comm, factor):
     ...     x = np.full(1000, comm.rank * factor)
@@ -190,7 +190,7 @@ def run_ranks(
 def _store_port() -> int | None:
     """The port of a store for torch's groups in this process, if it has imported torch.
 
-    There the ranks of all runs meet. A file would do as well, but torch looks at it only every 10 ms.
+    The ranks of all runs meet there. A file would work, too, but torch looks at it only every 10 ms.
     """
     global _store
     if "torch.distributed" not in sys.modules:

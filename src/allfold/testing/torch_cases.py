@@ -1,4 +1,4 @@
-"""Drop-ins for torch's base classes of tests with several processes, whose ranks are forked from a process that is kept.
+"""Drop-ins for torch's base classes of multi-process tests, whose ranks are forked from a process that is kept.
 
 torch's own classes spawn the ranks, and each imports torch and torch's test library. Everything else stays as in torch: the
 method `_run` of the class is called in every rank, a rank that exits with one of torch's codes skips the test, and of ranks
@@ -41,7 +41,7 @@ except ModuleNotFoundError as error:
 
 
 class Ended:
-    """A rank that has ended, with what tests look at in a process of multiprocessing."""
+    """A rank that has ended, with the attributes that tests use of a process of multiprocessing."""
 
     def __init__(self, rank: int, pid: int | None, exitcode: int | None) -> None:
         self.name = f"process {rank}"
@@ -59,7 +59,7 @@ class Ended:
 
 
 class Forked:
-    """Starts the ranks of a test where torch's class waits for them, and waits for them."""
+    """Starts the ranks of a test at the point where torch's class waits for them, and waits for them."""
 
     def _start_processes(self, proc: object) -> None:
         self._wants_ranks = True
@@ -95,7 +95,7 @@ class Forked:
 
 
 def _installed_bases(case: type[Any]) -> list[str]:
-    """The modules of the base classes that ranks import, and do not get by value."""
+    """The modules of the base classes that ranks import rather than get by value."""
     modules = [sys.modules[base.__module__] for base in case.__mro__ if base.__module__ in sys.modules]
     return [one.__name__ for one in modules if is_installed(getattr(one, "__file__", None) or "")]
 
@@ -138,7 +138,7 @@ def _entered(folder: str, environment: Mapping[str, str], coverage: str | None, 
 
 
 def _run_test(case: type[Any], name: str, file_name: str, options: Mapping[str, Any], place: Place) -> int:
-    """Run a test as torch's processes do; the exit code. What the test raises is raised here."""
+    """Run a test as torch's processes do; returns the exit code. Exceptions of the test are raised here."""
     __tracebackhide__ = True
     ours, theirs = multiprocessing.Pipe()
     try:
