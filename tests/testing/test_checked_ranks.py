@@ -37,7 +37,7 @@ def test_all_ranks_raise_the_same_sentence(keep: bool) -> None:
         rf"where ranks 0, 2 and 3 made broadcast\(float32\[4\], root 0\) at {here}:\d+: different operation\n"
     )
     assert re.match(r"rank \d of 4 " + sentence, str(failure.value)), str(failure.value)
-    assert str(failure.value).endswith(" raised the same") and len(failure.value.ranks) == 4
+    assert str(failure.value).endswith(" raised the same error") and len(failure.value.ranks) == 4
 
 
 def in_a_circle(_: Any) -> None:

@@ -138,7 +138,7 @@ def test_some_skip(rank):
         "ranks 0 and 1 of 2 had not finished after 3 s",
         "  rank 0 was at test_failures_say_what_happened.py:15 in test_hang: comm.barrier()",
         "  rank 1 was at test_failures_say_what_happened.py:14 in test_hang: time.sleep(60)",
-        "rank 1 of 2 was skipped (not me), and other ranks were not",
+        "rank 1 of 2 was skipped (not me), but other ranks were not",
     ):
         assert line in said.splitlines(), line
     assert "\n  rank 0 " in said

@@ -225,10 +225,11 @@ def _absent(run: Run, trouble: Trouble, free: Sequence[int]) -> Finding:
     wait = f"{call.what}{call.where} ({_which(run, trouble.group, trouble.number)}), in which {_wait(waiting)}"
     if facts.ended:
         kind, sentence = "left out" if facts.ended.startswith("ended") else "dead", ""
-        sentence = f"{name_ranks(who)} {facts.ended} and never made {wait}"
+        sentence = f"{_fate(who, facts.ended)} and never made {wait}"
     elif facts.at and not facts.in_call:
         kind = "late"
-        sentence = f"{name_ranks(who)} is late: {_it(who)} is at {_at(facts.at)}, and has not made {wait}"
+        are, have = ("is", "has") if len(who) == 1 else ("are", "have")
+        sentence = f"{name_ranks(who)} {are} late: {_it(who)} {are} at {_at(facts.at)}, and {have} not made {wait}"
     else:
         kind = "absent"
         own_last = max(facts.calls, key=lambda one: one.order, default=None)
@@ -288,7 +289,7 @@ def _without_record(run: Run, ranks: Sequence[int], trouble: Trouble | None) -> 
     if ended:
         ranks, kind = ended, "dead"
         facts = run.ranks[ranks[0]]
-        sentence = f"{name_ranks(ranks)} {facts.ended}" + (f" at {_at(facts.at)}" if facts.at else "")
+        sentence = _fate(ranks, facts.ended) + (f" at {_at(facts.at)}" if facts.at else "")
     else:
         kind = "missing"
         sentence = f"there is no record of {name_ranks(ranks)}: dead, or its file is elsewhere"
@@ -415,7 +416,7 @@ def _reported(run: Run) -> Iterator[Finding]:
     killed = [rank for rank, facts in run.ranks.items() if facts.ended.startswith(("was killed", "crashed"))]
     telling = {rank: facts for rank, facts in sorted(run.ranks.items()) if facts.said}
     if killed:
-        yield Finding("dead", f"{name_ranks(killed)} {run.ranks[killed[0]].ended}", tuple(killed), tuple(telling))
+        yield Finding("dead", _fate(killed, run.ranks[killed[0]].ended), tuple(killed), tuple(telling))
     elif telling:
         places: dict[str, list[int]] = {}
         for rank, facts in telling.items():
@@ -473,6 +474,11 @@ def _at(stack: Sequence[object]) -> str:
 
 def _it(ranks: Sequence[int]) -> str:
     return "it" if len(ranks) == 1 else "they"
+
+
+def _fate(ranks: Sequence[int], ended: str) -> str:
+    """Ranks and their end, such as `ranks 1 and 2 were killed by signal 9`."""
+    return f"{name_ranks(ranks)} {ended if len(ranks) == 1 else re.sub('^was ', 'were ', ended)}"
 
 
 def _wait(ranks: Sequence[int]) -> str:

@@ -182,7 +182,7 @@ for _one in (ERRHANDLER_NULL, ERRORS_RETURN, ERRORS_ABORT, ERRORS_ARE_FATAL):
 
 def handler_of(function: Callable[..., Any]) -> Errhandler:
     if not callable(function):
-        raise TypeError(f"an error handler is a function, not {function!r}")
+        raise TypeError(f"an error handler must be a function, not {function!r}")
     return Errhandler._of(_Handler("", function))
 
 

@@ -133,10 +133,10 @@ class Info(Handle):
 
 def _text(value: str, what: str) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"an info {what} is text, not {type(value).__name__}")
+        raise TypeError(f"an info {what} must be text, not {type(value).__name__}")
     limit = c.MAX_INFO_KEY if what == "key" else c.MAX_INFO_VAL
     if not 0 < len(value) <= limit and not (what == "value" and not value):
-        raise error(f"ERR_INFO_{what.upper()}", f"a {what} has 1 to {limit} characters, not {len(value)}")
+        raise error(f"ERR_INFO_{what.upper()}", f"a {what} must have 1 to {limit} characters, not {len(value)}")
     return value
 
 

@@ -135,7 +135,7 @@ def _take_outcomes(outcomes: Sequence[tuple[str, str]]) -> None:
         if len(which) == len(outcomes):
             stop(outcomes[0][1])
         if which:
-            _fail(f"rank {which[0]} of {len(outcomes)} was {kind} ({outcomes[which[0]][1]}), and other ranks were not")
+            _fail(f"rank {which[0]} of {len(outcomes)} was {kind} ({outcomes[which[0]][1]}), but other ranks were not")
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def failure(
         lines += ["", first.report["traceback"].rstrip(), ""]
     alike = [one for one in others if _error(one) == _error(first) != ""]
     if alike:
-        lines.append(f"  {name_ranks(sorted(map(_rank, alike)))} raised the same")
+        lines.append(f"  {name_ranks(sorted(map(_rank, alike)))} raised the same error")
     lines += [f"  {_line(one, place_of)}" for one in sorted(others, key=_rank) if one not in alike]
     return rank_failed("\n".join([*lines, *ending]).rstrip(), by_themselves)
 

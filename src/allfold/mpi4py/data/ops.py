@@ -140,7 +140,7 @@ class Op(Handle):
     @classmethod
     def Create(cls, function: Callable[[Any, Any, Datatype], None], commute: bool = False) -> Self:
         if not callable(function):
-            raise TypeError(f"an operation is a function, not {function!r}")
+            raise TypeError(f"an operation must be a function, not {function!r}")
         name = str(getattr(function, "__name__", "operation"))
         return cls._of(Operation(name, commutes=bool(commute), function=function))
 
@@ -214,5 +214,5 @@ def objects_of(op: Op | Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     if isinstance(op, Op):
         op._need()
     elif not callable(op):
-        raise TypeError(f"an operation is an Op or a function of two objects, not {op!r}")
+        raise TypeError(f"an operation must be an Op or a function of two objects, not {op!r}")
     return op
