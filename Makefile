@@ -83,7 +83,7 @@ CHECK_TRIALS ?= 1000
 # Programs with one fault each, under `allfold run --check`: does the error name the right rank and line (docs/check.md)?
 check-trials: setup $(VENV)/.torch ## seeded faults, which `allfold run --check` must name with rank and line (CHECK_TRIALS=1000); half an hour
 	$(announce)
-	$(VENV)/bin/python tests/check/trials.py --trials $(CHECK_TRIALS)
+	$(VENV)/bin/python tests/check/check_trials.py --trials $(CHECK_TRIALS)
 
 # Random networks against prices, simulations, the checker of certificates and all sets of ranks (docs/find.md).
 bounds: setup ## random networks, on which no schedule may beat its bound and the proof of every bound is checked (SEEDS=1000); minutes
