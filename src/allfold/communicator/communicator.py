@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, SupportsIndex
 from warnings import warn
 
 import numpy as np
@@ -552,7 +552,10 @@ class Communicator(PointToPoint, Objects):
         collective = _NAMES[code]
         if COLLECTIVES[collective].in_place and isinstance(target, NUMBERS):
             return self._call_on_number(code, target, op, root, algorithm, async_op, timeout, dtype)
-        if not 0 <= root < self.size:
+        source = as_array(collective, source)
+        if isinstance(root, bool) or not isinstance(root, SupportsIndex):
+            raise UsageError(f"{collective}: root must be a rank, a whole number, not {root!r:.40}")
+        if not 0 <= root.__index__() < self.size:
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
         check_timeout(collective, timeout)
         found = None if op is None else find_op(op)
