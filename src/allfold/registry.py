@@ -319,6 +319,8 @@ def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) 
         return None if chosen.chunks is None else _whole(f"{chosen.name}: chunks", chosen.chunks, 1, None)
     try:
         chunks = chosen.chunks(ranks, **parameters)
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:
         if raised_by_handler(error):
             raise

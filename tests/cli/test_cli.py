@@ -182,7 +182,7 @@ def test_version(call: Call) -> None:
         (["show", "chain", "--root", "9"], "root must be between 0 and 3"),
         (["show", "hierarchical", "--with", "groups"], "expected KEY=VALUE"),
         (["show", "hierarchical", "--with", "groups=[[0,1]]"], "groups must hold each of the ranks"),
-        (["show", "hierarchical", "--with", "groups=7"], "groups must hold each of the ranks"),
+        (["show", "hierarchical", "--with", "groups=7"], "allfold show: groups must hold each of the ranks"),
         (["show", "ring", "--nonsense"], "--nonsense"),
         (["list", "all_redcue"], "did you mean 'all_reduce'?"),
         (["verify"], "expected the names of algorithms or --all"),
@@ -220,7 +220,7 @@ def test_version(call: Call) -> None:
         (["run", "-n", "2", "--threads", "--pdb", "0", __file__], "--threads does not work with --pdb"),
         (["run", "-n", "2", "--threads", "--engine", "thread", __file__], "there is no engine 'thread'"),
         (["show", "hierarchical", "--with", "groups=[[0,1],[2"], "the value is not JSON"),
-        (["export", "ring", "--to", "json", "-o", "/nowhere/at/all/ring.json"], "No such file or directory"),
+        (["export", "ring", "--to", "json", "-o", "/nowhere/at/all/ring.json"], "there is no folder /nowhere/at/all"),
         (["bench", "-n", "100000"], "100000 ranks are too many for one machine"),
         (["bench", "all_redcue"], "did you mean 'all_reduce'?"),
         (["bench", "reduce", "--collective", "gather"], "name only one of them"),
@@ -264,6 +264,8 @@ def test_list_of_many_ranks_builds_no_schedules(call: Call, monkeypatch: pytest.
     found = {row["algorithm"]: row for row in json.loads(out)}
     assert found["ring"]["steps"] == 3998 and found["ring"]["messages"] == 2000 * 3998
     assert found["two_level"]["messages"] is None  # not declared for groups of different sizes
+    status, out, _ = call("list", "scan", "--ranks", "100000")  # of all pairs of ranks, there is no list
+    assert status == 0 and "99999 S" in next(line for line in out.splitlines() if "direct" in line)
     status, out, _ = call("list", "all_gather", "--ranks", "2000")
     assert status == 0 and "—" in next(line for line in out.splitlines() if "two_level" in line)
 
