@@ -282,6 +282,17 @@ def test_what_cannot_be_spawned_is_refused_before_anything_starts(arguments: Any
         allfold.spawn(work, ranks, **options)
 
 
+@pytest.mark.parametrize("streams", ["<&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_may_be_closed(streams: str, tmp_path: Path) -> None:
+    work = "import sys, allfold as af; found = af.spawn(lambda comm: comm.all_reduce(1), 2, prefix_output={})\n"
+    said = f"open({str(tmp_path / 'said')!r}, 'a').write(str(found))\n"
+    script = tmp_path / "script.py"
+    script.write_text("".join(work.format(prefix) + said for prefix in (False, True)))
+    command = f'exec "$0" "$1" {streams}'
+    done = subprocess.run(["sh", "-c", command, sys.executable, script], env=with_allfold(), check=False)
+    assert done.returncode == 0 and (tmp_path / "said").read_text() == "[2, 2][2, 2]"
+
+
 def test_too_few_open_files_for_a_rank_are_named() -> None:
     script = "import allfold as af; af.spawn(lambda comm: comm.barrier(), 16)"
     command = ["sh", "-c", 'ulimit -n 32; exec "$0" -c "$1"', sys.executable, script]

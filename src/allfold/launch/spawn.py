@@ -255,6 +255,7 @@ def supervised(
         )
     named(engine)  # here, and not once by every rank
     places = _simulated(ranks, hosts)
+    _open_streams()
     pickled = _pickled(call, enter, work, args)
     # The path is pickled separately: the work can only be imported with it.
     with (
@@ -300,6 +301,7 @@ def launch(
     check_ranks(ranks)
     named(engine)  # here, and not once by every rank
     places = _simulated(ranks, hosts)
+    _open_streams()
     if pdb is not None and not 0 <= pdb < ranks:
         raise UsageError(f"pdb: there is no rank {pdb} among {ranks}")
     if not command:
@@ -383,6 +385,13 @@ def ranks_per_host(ranks: int, hosts: int | Sequence[int]) -> list[int]:
     if sum(counts) != ranks:
         raise UsageError(f"hosts: {'+'.join(map(str, counts))} is {sum(counts)} ranks, and the run has {ranks}")
     return counts
+
+
+def _open_streams() -> None:
+    """Open /dev/null where the shell has closed a stream (`<&-`): pipes would get its number, and ranks mix them up."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 @contextlib.contextmanager
