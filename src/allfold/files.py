@@ -34,6 +34,8 @@ def write_whole(
             Path(path).write_bytes(data)
         else:
             _replace(Path(os.path.realpath(path)), data, private)
+    except BrokenPipeError:  # as in `--html /dev/stdout | head`
+        raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         if isinstance(error, FileNotFoundError) and not (folder := Path(path).absolute().parent).exists():
