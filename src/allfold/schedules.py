@@ -362,6 +362,8 @@ class Schedule:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, for `load` and for every command that takes an algorithm."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise UsageError(f"save: expected the path of a file, not {path!r:.80}")
         write_whole(path, json.dumps(self.to_json(), ensure_ascii=False))
 
 

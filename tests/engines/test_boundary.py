@@ -648,6 +648,10 @@ def test_engines_that_do_not_exist_or_are_for_other_ranks(monkeypatch: pytest.Mo
         sentence = f"^the engine '{name}' is not for ranks that are processes; known: shared_memory, islands$"
         with pytest.raises(af.UsageError, match=sentence):
             af.init(engine=name)
+    with pytest.raises(af.UsageError, match=r"^there is no engine \['islands'\]"):
+        af.init(engine=["islands"])  # type: ignore[arg-type]
+    with pytest.raises(af.UsageError, match="timeout must be a number of seconds"):
+        af.init(None)  # type: ignore[arg-type]
     monkeypatch.setenv("ALLFOLD_ENGINE", "thread")
     with pytest.raises(
         af.UsageError, match=r"^ALLFOLD_ENGINE: there is no engine 'thread'; known: shared_memory, islands$"

@@ -76,6 +76,8 @@ def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, ro
 
 def join(ranks: Processes, timeout: float = DEFAULT_TIMEOUT, engine: str | None = None) -> Communicator:
     """Connect to the other ranks, on the named engine if there is one; returns the communicator of all of them."""
+    if timeout is None:
+        raise UsageError("timeout must be a number of seconds: calls that are given none take this one")
     check_timeout("connect", timeout)
     return Communicator(meet(ranks, timeout, engine))
 
