@@ -711,6 +711,20 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_an_interrupt_ends_a_prover_quietly(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also while it imports what it needs."""
+    prover = verify._Prover()
+    interrupt, masks = 1 << signal.SIGINT - 1, [0]
+    while not any(mask & interrupt for mask in masks):
+        status = Path(f"/proc/{prover.process.pid}/status").read_text()
+        masks = [int(mask, 16) for mask in re.findall(r"^Sig(?:Blk|Cgt):\s*(\w+)", status, re.MULTILINE)]
+    assert prover.process.pid is not None
+    os.kill(prover.process.pid, signal.SIGINT)
+    prover.process.join()
+    assert prover.process.exitcode == -signal.SIGINT and capfd.readouterr().err == ""
+    prover.end()
+
+
 @pytest.mark.parametrize("where", [("--full",), ("--html", "/dev/stdout")])
 def test_a_closed_pipe_is_quiet(where: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "allfold", "show", "ring", "--ranks", "48", *where]
