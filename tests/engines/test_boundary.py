@@ -482,11 +482,13 @@ def test_wrong_arguments_leave_the_engine_usable(engine: str) -> None:
         ):
             with pytest.raises((af.UsageError, TypeError)):
                 wrong()
+        with pytest.raises(af.UsageError, match=r"send: expected an array .*, got None"):
+            comm.send(None, 0)
         for root in ("0", None, 0.0):
             with pytest.raises(af.UsageError, match="broadcast: root must be a rank"):
                 comm.broadcast(np.ones(3), root)  # type: ignore[arg-type]
         array = np.ones(3)
-        comm.all_reduce(array)
+        comm.all_reduce(array, async_op=np.True_).wait()  # type: ignore[arg-type]
         return float(array[0])
 
     assert run_threads(work, 2, engine=engine) == [2.0, 2.0]

@@ -575,7 +575,7 @@ class Communicator(PointToPoint, Objects):
             counts=counts,
         )
         try:
-            ticket = self._engines.serving(call).run(call, async_op)
+            ticket = self._engines.serving(call).run(call, bool(async_op))
         except UnfitArray:
             return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype, counts)
         except MismatchError as error:

@@ -34,6 +34,8 @@ class Buffer(NamedTuple):
         """Take an array; `dtype` is the element type where the array does not say it, as for bfloat16 in uint16."""
         if isinstance(array, np.ndarray):
             return _of_numpy(call, array, dtype, written)
+        if array is None:
+            raise UsageError(f"{call}: expected an array that speaks the buffer protocol or DLPack, got NoneType")
         if memory_of(array) == CUDA:
             return _of_cuda(call, array, dtype, written)
         if str(getattr(array, "dtype", "")).startswith("torch."):
