@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -202,6 +202,8 @@ def _interrupts_later() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
+    from multiprocessing import resource_tracker  # not on Windows either
+
     resource_tracker.ensure_running()  # starting it ends the wait
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
