@@ -81,9 +81,17 @@ def tell(title: str, progress: Progress, begun: float, ended: threading.Event) -
 def show_end(log: Path) -> None:
     """The last lines of a log, and where it is."""
     lines = log.read_text(errors="replace").splitlines()
-    for line in lines[-LAST_LINES:]:
+    for line in without_advice(lines)[-LAST_LINES:]:
         print(f"  | {line}", file=sys.stderr)
     print(f"the whole output ({len(lines)} lines) is in {log.relative_to(ROOT)}", file=sys.stderr)
+
+
+def without_advice(lines: list[str]) -> list[str]:
+    """The lines without empty ones, and without what pip says after the output of a compiler that failed."""
+    end = len(lines)
+    if any("See above for output." in line for line in lines):
+        end = next((at for at, line in enumerate(lines) if line.strip() == "error: subprocess-exited-with-error"), end)
+    return [line for line in lines[:end] if line.strip()]
 
 
 def main() -> None:

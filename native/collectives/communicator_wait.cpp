@@ -75,7 +75,11 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
         bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
         if (standing == Standing::aborted)
             gave_up.push_back(peer);  // dead or alive: most give up because of another rank
-        else if (left || (asks && life_of(*members_[peer].arena) == Life::dead))
+        else if (left ||
+                 // The system is asked after the post was read: meanwhile the peer may have done its part, closed and
+                 // ended. What a dead peer has posted no longer changes.
+                 (asks && life_of(*members_[peer].arena) == Life::dead &&
+                  post.last_done.load(std::memory_order_acquire) < call_))
             out.push_back(peer);
     }
     // The cause is there, if somebody gave up here because of it.

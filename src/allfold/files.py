@@ -34,8 +34,13 @@ def write_whole(
             Path(path).write_bytes(data)
         else:
             _replace(Path(os.path.realpath(path)), data, private)
+    except BrokenPipeError:  # as in `--html /dev/stdout | head`
+        raise
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        why = getattr(error, "strerror", None) or error
+        if isinstance(error, FileNotFoundError) and not (folder := Path(path).absolute().parent).exists():
+            why = f"there is no folder {folder}"
+        raise UsageError(f"{path} cannot be written: {why}") from None
 
 
 def require_writable(path: str | os.PathLike[str], folders: bool = False) -> None:

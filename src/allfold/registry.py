@@ -319,6 +319,8 @@ def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) 
         return None if chosen.chunks is None else _whole(f"{chosen.name}: chunks", chosen.chunks, 1, None)
     try:
         chunks = chosen.chunks(ranks, **parameters)
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:
         if raised_by_handler(error):
             raise
@@ -381,7 +383,10 @@ def _no_generator(ranks: int, root: int = 0) -> Steps:
 def _whole(what: str, value: object, least: int, most: int | None) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise UsageError(f"{what} must be a whole number, not {value!r}")
-    number = int(value.__index__())
+    try:
+        number = int(value.__index__())
+    except TypeError:  # an array
+        raise UsageError(f"{what} must be a whole number, not {value!r}") from None
     if number < least or (most is not None and number > most):
         limits = f"at least {least}" if most is None else f"between {least} and {most}"
         raise UsageError(f"{what} must be {limits}, not {number}")

@@ -362,6 +362,8 @@ class Schedule:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, for `load` and for every command that takes an algorithm."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise UsageError(f"save: expected the path of a file, not {path!r:.80}")
         write_whole(path, json.dumps(self.to_json(), ensure_ascii=False))
 
 
@@ -503,6 +505,8 @@ def _is_integral(value: object) -> bool:
 
 def _raised_at(error: BaseException) -> str:
     """The innermost line of the traceback: where the algorithm's own code raised."""
+    if isinstance(error.__cause__, StopIteration):  # Python raises a RuntimeError where it asked the generator
+        error = error.__cause__
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

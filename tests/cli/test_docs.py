@@ -93,6 +93,10 @@ def test_no_list_runs_together(page: str) -> None:
     assert not found, f"{page}: items of a list on one line: {found}"
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+
+
 def test_the_index_lists_every_page() -> None:
     index = ROOT / "docs/index.md"
     listed = {

@@ -87,3 +87,10 @@ def test_failed_step_shows_the_last_lines_its_log_and_help() -> None:
     assert lines[30] == "  | error: no such header"
     assert lines[31:] == ["the whole output (101 lines) is in build/log/step-of-a-test.log", "install g++"]
     assert (ROOT / "build/log/step-of-a-test.log").read_text().splitlines()[0] == "1"
+
+
+def test_failed_step_shows_the_compiler_and_not_the_advice_of_pip() -> None:
+    advice = "  error: subprocess-exited-with-error\n\n  exit code: 1\n  See above for output.\n\nhint: See above\n" * 9
+    came = stage(f"echo error: no such header; printf '\n{advice}'; exit 1".replace("\n", "\\n"))
+    assert came.stderr.splitlines()[1] == "  | error: no such header"
+    assert came.stderr.splitlines()[2].startswith("the whole output")

@@ -38,6 +38,7 @@ def given_wrong_arguments(comm: Communicator) -> list[str]:
         lambda: comm.all_reduce(np.ma.array(np.ones((4, 4)))[::2, ::2]),  # not contiguous: it goes another way
         lambda: comm.all_gather(np.ma.array(x), np.empty(8)),
         lambda: comm.send(np.ma.array(x), 0),
+        lambda: comm.all_gather([np.ma.array(x)]),
         lambda: comm.all_reduce([1.0, 2.0]),
         lambda: comm.all_reduce(np.zeros(2, "datetime64[s]")),
         lambda: comm.all_reduce(np.zeros(2, np.longdouble)),
@@ -93,6 +94,7 @@ def test_wrong_arguments_get_a_sentence() -> None:
             "a masked array's mask would be ignored",
             "a masked array's mask would be ignored",
             "send: a masked array's mask would be ignored",
+            "all_gather: a masked array's mask would be ignored",
             "got list, which is not changed in place; pass x = numpy.array(…)",
             "(datetime64[s])",
             f"({np.dtype(np.longdouble)})",

@@ -35,6 +35,12 @@ def without_an_output(comm: Communicator) -> None:
     assert comm.all_gather([[rank, 7]]).tolist() == [[one, 7] for one in range(ranks)]
     assert comm.all_gather(np.full((2, 3), rank, np.float32)).shape == (2 * ranks, 3)
     assert comm.all_gather(np.full(1, rank, np.uint16), dtype="bfloat16").dtype == np.uint16
+    for one in (rank, [rank], np.float32(rank)):  # on all ranks, and where there is an output
+        numbers = comm.gather(one, root=1)
+        assert numbers is None if rank != 1 else numbers.tolist() == list(range(ranks))
+        output = np.empty(ranks, np.asarray(one).dtype)
+        comm.all_gather(one, output)
+        assert output.tolist() == list(range(ranks))
     gathered = comm.gather(np.array([rank]), root=1)
     assert gathered is None if rank != 1 else gathered.tolist() == list(range(ranks))
     assert comm.scatter(array=np.arange(2.0 * ranks) if rank == 0 else None).tolist() == [2.0 * rank, 2.0 * rank + 1]

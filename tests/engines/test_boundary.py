@@ -8,6 +8,7 @@ import re
 import secrets
 import sys
 import threading
+from array import array as python_array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -481,11 +482,32 @@ def test_wrong_arguments_leave_the_engine_usable(engine: str) -> None:
         ):
             with pytest.raises((af.UsageError, TypeError)):
                 wrong()
+        with pytest.raises(af.UsageError, match=r"send: expected an array .*, got None"):
+            comm.send(None, 0)
+        for root in ("0", None, 0.0):
+            with pytest.raises(af.UsageError, match="broadcast: root must be a rank"):
+                comm.broadcast(np.ones(3), root)  # type: ignore[arg-type]
         array = np.ones(3)
-        comm.all_reduce(array)
+        comm.all_reduce(array, async_op=np.True_).wait()  # type: ignore[arg-type]
         return float(array[0])
 
     assert run_threads(work, 2, engine=engine) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("engine", MAIN)
+def test_arrays_that_are_not_of_numpy(engine: str) -> None:
+    """`array.array` and memoryviews have elements of several bytes, too."""
+
+    def work(comm: Communicator) -> list[float]:
+        numbers, gathered = python_array("d", [1.0, 2.0]), python_array("d", [0.0] * 4)
+        view = memoryview(bytearray(8)).cast("d")
+        comm.all_reduce(numbers)
+        comm.all_gather(python_array("d", [comm.rank] * 2), gathered)
+        comm.all_gather(np.float64(comm.rank), numbers)
+        comm.all_reduce(view)
+        return [*numbers, *gathered, *view]
+
+    assert run_threads(work, 2, engine=engine) == [[0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]] * 2
 
 
 @pytest.mark.parametrize("engine", ALL)
@@ -628,6 +650,10 @@ def test_engines_that_do_not_exist_or_are_for_other_ranks(monkeypatch: pytest.Mo
         sentence = f"^the engine '{name}' is not for ranks that are processes; known: shared_memory, islands$"
         with pytest.raises(af.UsageError, match=sentence):
             af.init(engine=name)
+    with pytest.raises(af.UsageError, match=r"^there is no engine \['islands'\]"):
+        af.init(engine=["islands"])  # type: ignore[arg-type]
+    with pytest.raises(af.UsageError, match="timeout must be a number of seconds"):
+        af.init(None)  # type: ignore[arg-type]
     monkeypatch.setenv("ALLFOLD_ENGINE", "thread")
     with pytest.raises(
         af.UsageError, match=r"^ALLFOLD_ENGINE: there is no engine 'thread'; known: shared_memory, islands$"

@@ -472,6 +472,12 @@ def test_a_chunk_keeps_its_length_wherever_it_lies() -> None:
         ("all_reduce", [np.ones(2)] * 3, "float32", r"rank 0's input is float64\[2\], expected float32$"),
         ("all_reduce", [np.ones(2)] * 3, "bfloat16", r"float64\[2\], expected uint16 that carries bfloat16"),
         ("all_reduce", [np.ones(2, ">f4")] * 3, None, "all_reduce: rank 0: >f4 has the byte order of another machine"),
+        (
+            "all_reduce",
+            [np.ma.array([1.0], mask=[True])] * 3,
+            None,
+            "all_reduce: a masked array's mask would be ignored",
+        ),
         ("all_reduce", [["a"]] * 3, None, "all_reduce: rank 0: dtype <U1 cannot be used"),
         ("all_reduce", [[[1], [1, 2]]] * 3, None, "all_reduce: rank 0's input cannot be converted to an array: "),
         ("all_reduce", [["a"]] * 3, "float32", "all_reduce: rank 0's input cannot be converted to a float32 array: "),

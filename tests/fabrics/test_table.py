@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from allfold.errors import UsageError
+from allfold.fabrics.stores import FolderStore
 from allfold.fabrics.table import meets_through_mpi
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
@@ -81,3 +82,12 @@ def test_what_is_missing_is_said(packages: Sequence[str], environ: dict[str, str
     with pytest.raises(UsageError) as caught:
         meets_through_mpi(environ)
     assert said in str(caught.value)
+
+
+def test_a_folder_in_which_nobody_can_write_is_named(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    (tmp_path / "store").rmdir()
+    with pytest.raises(UsageError, match=r"the ranks cannot meet in the folder .*/store: No such file"):
+        store.put("name", b"value")
+    with pytest.raises(UsageError, match=r"the ranks cannot meet in the folder .*/store/below: No such file"):
+        FolderStore(tmp_path / "store" / "below")

@@ -229,3 +229,5 @@ def test_a_step_that_is_not_there(step: Any) -> None:
 def test_load_needs_a_path() -> None:
     with pytest.raises(af.UsageError, match="load: expected the path of a file, not None"):
         af.load(None)  # type: ignore[arg-type]
+    with pytest.raises(af.UsageError, match="save: expected the path of a file, not None"):
+        af.schedule("all_reduce", "ring", 4).save(None)  # type: ignore[arg-type]

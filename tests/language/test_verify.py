@@ -244,6 +244,13 @@ def test_a_generator_that_raises() -> None:
     )
 
 
+def test_a_generator_that_raises_stop_iteration() -> None:
+    def stops(ranks: int) -> Steps:
+        yield [next(iter([]))]
+
+    assert error_of(stops, ranks=2).site == f"test_verify.py:{line_of('yield [next(iter([]))]')}"
+
+
 def test_an_empty_schedule_for_several_ranks() -> None:
     assert "without any step, rank 0 chunk 0 lacks rank 1" in str(error_of(lambda ranks: iter([]), ranks=2))
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from processes import PATIENCE, everywhere, with_allfold
 
@@ -127,6 +128,10 @@ def test_a_script_that_multiprocessing_imports_starts_no_ranks(tmp_path: Path) -
 async def asynchronous(place: Place) -> None: ...
 
 
+class Asynchronous:
+    async def __call__(self, place: Place) -> None: ...
+
+
 def yields(place: Place) -> Iterator[int]:
     yield place.rank
 
@@ -140,6 +145,8 @@ def yields(place: Place) -> Iterator[int]:
         (yields, {}, "yields is a generator"),
         (partial(yields), {}, "yields is a generator"),
         (print, {"hosts": 2.0}, r"hosts: expected a number of hosts, or the number of ranks on each, not 2\.0"),
+        (Asynchronous(), {}, "__call__ is async"),
+        (print, {"hosts": np.array([1, 2])}, r"hosts: 1\+2 is 3 ranks, and the run has 2"),
         (print, {"hosts": None.__class__}, "hosts: expected a number of hosts"),
     ],
 )
@@ -147,6 +154,21 @@ def test_work_that_cannot_be_meant(work: Any, options: Any, sentence: str) -> No
     for start in (allfold.spawn, allfold.start):
         with pytest.raises(UsageError, match=sentence):
             start(work, 2, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"ranks": 0}, {"timeout": -1}, {"args": 5}, {"hosts": 2.0}, {"engine": "no"}, {"ranks_are": "no"}]
+)
+def test_pytest_shows_none_of_our_lines(options: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        allfold.spawn(print, **{"ranks": 2, **options})
+    assert {Path(line.path) for line in caught.traceback.filter(caught)} == {Path(__file__)}
+
+
+def test_a_coroutine_that_comes_back_is_closed(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RankFailed, match="returned a coroutine, whose body never ran"):
+        everywhere(lambda place: asynchronous(place), 1)
+    assert "never awaited" not in capfd.readouterr().err
 
 
 def test_what_ranks_write_goes_where_this_process_writes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +280,17 @@ def test_what_cannot_be_spawned_is_refused_before_anything_starts(arguments: Any
     work, ranks, options = arguments
     with pytest.raises(UsageError, match=message):
         allfold.spawn(work, ranks, **options)
+
+
+@pytest.mark.parametrize("streams", ["<&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_may_be_closed(streams: str, tmp_path: Path) -> None:
+    work = "import sys, allfold as af; found = af.spawn(lambda comm: comm.all_reduce(1), 2, prefix_output={})\n"
+    said = f"open({str(tmp_path / 'said')!r}, 'a').write(str(found))\n"
+    script = tmp_path / "script.py"
+    script.write_text("".join(work.format(prefix) + said for prefix in (False, True)))
+    command = f'exec "$0" "$1" {streams}'
+    done = subprocess.run(["sh", "-c", command, sys.executable, script], env=with_allfold(), check=False)
+    assert done.returncode == 0 and (tmp_path / "said").read_text() == "[2, 2][2, 2]"
 
 
 def test_too_few_open_files_for_a_rank_are_named() -> None:

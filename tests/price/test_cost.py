@@ -150,6 +150,7 @@ def test_wrong_arguments_are_refused() -> None:
         ((plain(8), -1), "number of bytes"),
         ((plain(8), 1.5), "number of bytes"),
         ((plain(8), 8, 0), "whole number from 1"),
+        (("laptop", 8), r"expected a topology, as of price.find_topology\('laptop', ranks=4\), not 'laptop'"),
     ):
         with pytest.raises(af.UsageError, match=says):
             cost(ring, *arguments)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import pytest
 from graphs import written
 
 import allfold as af
+from allfold import price
 from allfold.cli import main
 from allfold.errors import UsageError
 from allfold.price import Topology, cost, find_topology
@@ -71,6 +72,9 @@ def test_it_is_never_slower_than_the_built_in_algorithms() -> None:
     [
         ({"collective": "gossip"}, "unknown collective 'gossip'"),
         ({"topology": "dgx9"}, "unknown topology 'dgx9'"),
+        ({"topology": None}, "expected a topology, as of .*, not None"),
+        ({"ranks": "4"}, "ranks must be a whole number, not '4'"),
+        ({"topology": price.laptop(4), "ranks": 2.0}, "ranks must be a whole number, not 2.0"),
         ({"method": "magic"}, "unknown method 'magic'"),
         ({"root": 1}, "has no root"),
         ({"collective": "broadcast", "root": 9}, "expected a rank from 0 to 7"),

@@ -188,6 +188,15 @@ def test_what_nobody_could_read_is_refused() -> None:
         figure([af.schedule("all_reduce", "ring", 32)])
     with pytest.raises(af.UsageError, match="at least 1"):
         figure([af.schedule("all_reduce", "ring", 4)], columns=0)
+    ring = af.schedule("all_reduce", "ring", 4)
+    for options, says in (
+        ({"topology": 5}, "expected a topology, .*, not 5"),
+        ({"size": "1M"}, "a buffer of '1M' bytes"),
+    ):
+        with pytest.raises(af.UsageError, match=says):
+            ring.to_html(**options)
+    with pytest.raises(af.UsageError, match="a figure with '2' grids in a row"):
+        ring.to_svg(columns="2")  # type: ignore[arg-type]
 
 
 def test_show_draws_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

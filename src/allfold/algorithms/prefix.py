@@ -67,6 +67,14 @@ def shifting(ranks: int) -> Iterator[list[Move]]:
         yield [copy(chunk=0, source=r, destination=r + 1) for r in range(ranks - 1)]
 
 
+MOST_IN_PAIRS = 4096
+"""Ranks up to which all pairs of ranks are listed: of 100,000 they would fill 37 GiB."""
+
+
+def if_few(patterns: Callable[[int], Iterator[Pattern]]) -> Callable[[int], Iterator[Pattern] | None]:
+    return lambda ranks: patterns(ranks) if ranks <= MOST_IN_PAIRS else None
+
+
 def scan_patterns(pairs: Callable[[int], Iterator[Pairs]]) -> Callable[[int], Iterator[Pattern]]:
     return lambda ranks: (reductions(source, destination, 1.0) for source, destination in pairs(ranks))
 
@@ -93,7 +101,12 @@ ADD_BELOW = Phase("add up", "Every rank sends its buffer to all ranks above it, 
 
 
 @algorithm(
-    "scan", "direct", steps=lambda p: 1, port=lambda p: p - 1, patterns=scan_patterns(direct_pairs), phases=[ADD_BELOW]
+    "scan",
+    "direct",
+    steps=lambda p: 1,
+    port=lambda p: p - 1,
+    patterns=if_few(scan_patterns(direct_pairs)),
+    phases=[ADD_BELOW],
 )
 def direct_scan(ranks: int) -> Iterator[list[Move]]:
     """Every rank sends its buffer to all ranks above it, which add up what comes.
@@ -160,7 +173,7 @@ def tree_scan(ranks: int) -> Iterator[list[Move]]:
     "direct",
     steps=lambda p: 1 + (p > 2),
     port=lambda p: max(1, p - 1),
-    patterns=exscan_patterns(direct_pairs),
+    patterns=if_few(exscan_patterns(direct_pairs)),
     phases=[SHIFT, ADD_BELOW],
 )
 def direct_exscan(ranks: int) -> Iterator[list[Move]]:

@@ -277,7 +277,8 @@ def _load_module(absolute: str, path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise UsageError(f"{path} is not Python: {error.msg} (line {error.lineno})") from error
+        where = "" if error.lineno is None else f" (line {error.lineno})"  # it has none if a byte is zero
+        raise UsageError(f"{path} is not Python: {error.msg}{where}") from error
     except (Exception, SystemExit) as error:
         if raised_by_handler(error):
             raise

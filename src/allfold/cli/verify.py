@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -169,7 +169,8 @@ class _Prover:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_answer, args=(theirs,), daemon=True)
-        self.process.start()
+        with _interrupts_later():
+            self.process.start()
         theirs.close()
 
     def ask(self, task: _Task) -> _Task:
@@ -195,9 +196,27 @@ class _Prover:
         self.connection.close()
 
 
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C waits, here and in a process that is started here: while that imports, it would print where it was."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    from multiprocessing import resource_tracker  # not on Windows either
+
+    resource_tracker.ensure_running()  # starting it ends the wait
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _answer(connection: Connection) -> None:
     # Ctrl-C reaches every process of the terminal; only the main process reports it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with suppress(EOFError):  # nobody asks any more
         while True:
             task = connection.recv()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, SupportsIndex
 from warnings import warn
 
 import numpy as np
@@ -76,6 +76,8 @@ def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, ro
 
 def join(ranks: Processes, timeout: float = DEFAULT_TIMEOUT, engine: str | None = None) -> Communicator:
     """Connect to the other ranks, on the named engine if there is one; returns the communicator of all of them."""
+    if timeout is None:
+        raise UsageError("timeout must be a number of seconds: calls that are given none take this one")
     check_timeout("connect", timeout)
     return Communicator(meet(ranks, timeout, engine))
 
@@ -552,7 +554,10 @@ class Communicator(PointToPoint, Objects):
         collective = _NAMES[code]
         if COLLECTIVES[collective].in_place and isinstance(target, NUMBERS):
             return self._call_on_number(code, target, op, root, algorithm, async_op, timeout, dtype)
-        if not 0 <= root < self.size:
+        source = as_array(collective, source)
+        if isinstance(root, bool) or not isinstance(root, SupportsIndex):
+            raise UsageError(f"{collective}: root must be a rank, a whole number, not {root!r:.40}")
+        if not 0 <= root.__index__() < self.size:
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
         check_timeout(collective, timeout)
         found = None if op is None else find_op(op)
@@ -570,7 +575,7 @@ class Communicator(PointToPoint, Objects):
             counts=counts,
         )
         try:
-            ticket = self._engines.serving(call).run(call, async_op)
+            ticket = self._engines.serving(call).run(call, bool(async_op))
         except UnfitArray:
             return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype, counts)
         except MismatchError as error:

@@ -8,6 +8,7 @@ from ..errors import UsageError
 
 
 def check_timeout(call: str, timeout: object) -> None:
+    __tracebackhide__ = True
     if timeout is None:
         return
     try:

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from ..collectives import find_collective
-from ..engines.buffer import Kind, new_like, shape_of
+from ..engines.buffer import Kind, new_like, refuse_masked, shape_of
 from ..errors import UsageError
 
 NUMBERS = (bool, int, float, complex, np.number, np.bool_)
@@ -20,6 +20,8 @@ def as_array(call: str, value: Any) -> Any:
     """Numbers, lists and tuples as NumPy arrays; arrays as they are."""
     if not isinstance(value, (*NUMBERS, list, tuple)):
         return value
+    for one in value if isinstance(value, (list, tuple)) else ():
+        refuse_masked(call, one)
     try:
         made = np.asarray(value)
     except (ValueError, OverflowError) as error:  # lists of different lengths

@@ -34,6 +34,8 @@ class Buffer(NamedTuple):
         """Take an array; `dtype` is the element type where the array does not say it, as for bfloat16 in uint16."""
         if isinstance(array, np.ndarray):
             return _of_numpy(call, array, dtype, written)
+        if array is None:
+            raise UsageError(f"{call}: expected an array that speaks the buffer protocol or DLPack, got NoneType")
         if memory_of(array) == CUDA:
             return _of_cuda(call, array, dtype, written)
         if str(getattr(array, "dtype", "")).startswith("torch."):
@@ -42,7 +44,8 @@ class Buffer(NamedTuple):
             return _of_other(call, array, dtype, written)
         name, seen = _native.view(call, array, written, dtype)
         kind = find_dtype(name)
-        return Buffer(kind, seen.size, seen.view(kind.carrier))
+        flat = seen.view(kind.carrier)  # from bytes
+        return Buffer(kind, flat.size, flat)
 
     @property
     def pointer(self) -> int:
@@ -86,12 +89,16 @@ def mark_as_changed(array: Array) -> None:
         sys.modules["torch"].autograd.graph.increment_version(array)
 
 
-def _of_numpy(call: str, array: Any, dtype: str | None, written: bool) -> Buffer:
+def refuse_masked(call: str, array: Any) -> None:
     # Not np.ma, which is imported when it is first named: 20 ms in every rank, for an array that none can have made.
     if isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise UsageError(
             f"{call}: a masked array's mask would be ignored; pass x.filled(…), or x.data for all elements"
         )
+
+
+def _of_numpy(call: str, array: Any, dtype: str | None, written: bool) -> Buffer:
+    refuse_masked(call, array)
     return _seen(call, np.asarray(array), find_dtype(array.dtype), dtype, written)
 
 

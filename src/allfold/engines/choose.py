@@ -19,6 +19,7 @@ VARIABLE = "ALLFOLD_ENGINE"
 
 def named(engine: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
     """The engine named by the program or by its environment; None if neither names one."""
+    __tracebackhide__ = True
     if engine is not None:
         check(engine)
         return engine

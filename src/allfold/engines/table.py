@@ -60,7 +60,8 @@ def compare_names(met: str, ranks: Processes, name: str, timeout: float) -> obje
 
 def check(name: object, function: str = "in_processes") -> None:
     """Raise for an unknown engine, and for one that is for something else."""
-    if name not in ENGINES:
+    __tracebackhide__ = True
+    if not isinstance(name, str) or name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}; {suggest(name, _with(function))}")
     if not hasattr(_module(str(name)), function):
         raise UsageError(f"the engine {name!r} is not for {_FOR[function]}; known: {', '.join(_with(function))}")

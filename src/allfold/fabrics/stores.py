@@ -11,11 +11,11 @@ import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from ..errors import AllfoldError
+from ..errors import AllfoldError, UsageError
 from .addresses import listen, place_in_words
 
 _MAGIC = b"allfold store 1\n"
@@ -97,7 +97,8 @@ class FolderStore(Store):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(0o700, exist_ok=True)
+        with self._named():
+            folder.mkdir(0o700, exist_ok=True)
 
     def put(self, name: str, value: bytes) -> None:
         self._written(value).replace(self._path(name))
@@ -123,8 +124,16 @@ class FolderStore(Store):
     def _written(self, value: bytes) -> Path:
         """A file with this value and a unique name, so that no rank ever sees half of an entry."""
         path = self._folder / f"new {secrets.token_hex(16)}"
-        path.write_bytes(value)
+        with self._named():
+            path.write_bytes(value)
         return path
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(f"the ranks cannot meet in the folder {self._folder}: {error.strerror}") from None
 
 
 class StoreServer:

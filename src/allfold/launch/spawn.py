@@ -255,6 +255,7 @@ def supervised(
         )
     named(engine)  # here, and not once by every rank
     places = _simulated(ranks, hosts)
+    _open_streams()
     pickled = _pickled(call, enter, work, args)
     # The path is pickled separately: the work can only be imported with it.
     with (
@@ -300,8 +301,9 @@ def launch(
     check_ranks(ranks)
     named(engine)  # here, and not once by every rank
     places = _simulated(ranks, hosts)
+    _open_streams()
     if pdb is not None and not 0 <= pdb < ranks:
-        raise UsageError(f"launch: there is no rank {pdb} among {ranks}")
+        raise UsageError(f"pdb: there is no rank {pdb} among {ranks}")
     if not command:
         raise UsageError("launch: expected a command, the list is empty")
     if shutil.which(command[0]) is None:
@@ -340,6 +342,7 @@ def launch(
 
 
 def check_ranks(ranks: int) -> None:
+    __tracebackhide__ = True
     if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or ranks.__index__() < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
     if ranks > _native.MOST_RANKS:
@@ -348,6 +351,7 @@ def check_ranks(ranks: int) -> None:
 
 def check_kind(ranks_are: str, *, prefix_output: bool = False, hosts: object = None) -> bool:
     """True if ranks are threads; raises for what threads cannot do."""
+    __tracebackhide__ = True
     if ranks_are not in ("processes", "threads"):
         raise UsageError(f"ranks_are must be 'processes' or 'threads', not {ranks_are!r:.40}")
     if ranks_are == "processes":
@@ -361,23 +365,33 @@ def check_kind(ranks_are: str, *, prefix_output: bool = False, hosts: object = N
 
 def _simulated(ranks: int, hosts: int | Sequence[int] | None) -> list[int]:
     """The number of ranks on each simulated host; empty without simulated hosts."""
+    __tracebackhide__ = True
     return [] if hosts is None else ranks_per_host(ranks, hosts)
 
 
 def ranks_per_host(ranks: int, hosts: int | Sequence[int]) -> list[int]:
     """From a number of hosts, or from the number of ranks on each."""
-    if isinstance(hosts, SupportsIndex) and not isinstance(hosts, bool):
-        hosts = hosts.__index__()
-    counts = [*hosts] if isinstance(hosts, Iterable) else [hosts]
-    if not counts or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
+    __tracebackhide__ = True
+    given: list[Any] = [*hosts] if isinstance(hosts, Iterable) else [hosts]
+    whole = all(isinstance(one, SupportsIndex) and not isinstance(one, bool) for one in given)
+    counts = [one.__index__() for one in given] if whole else []
+    if not counts or min(counts) < 1:
         raise UsageError(f"hosts: expected a number of hosts, or the number of ranks on each, not {hosts!r}")
-    if isinstance(hosts, int):
-        if hosts > ranks:
-            raise UsageError(f"hosts: {ranks} ranks are too few for {hosts} hosts")
-        return [len(range(host, ranks, hosts)) for host in range(hosts)]
+    if not isinstance(hosts, Iterable):
+        many = counts[0]
+        if many > ranks:
+            raise UsageError(f"hosts: {ranks} ranks are too few for {many} hosts")
+        return [len(range(host, ranks, many)) for host in range(many)]
     if sum(counts) != ranks:
         raise UsageError(f"hosts: {'+'.join(map(str, counts))} is {sum(counts)} ranks, and the run has {ranks}")
     return counts
+
+
+def _open_streams() -> None:
+    """Open /dev/null where the shell has closed a stream (`<&-`): pipes would get its number, and ranks mix them up."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -443,6 +457,7 @@ def _free_port() -> int:
 
 
 def check_work(call: str, work: object, args: object) -> None:
+    __tracebackhide__ = True
     if not callable(work):
         raise UsageError(f"{call}: expected a function that every rank calls, got {work!r}")
     if not isinstance(args, Iterable) or isinstance(args, (str, bytes)):
@@ -450,6 +465,8 @@ def check_work(call: str, work: object, args: object) -> None:
             f"{call}: args must be a tuple of the arguments after the communicator, as in args=({args!r:.40},)"
         )
     plain = work.func if isinstance(work, functools.partial) else work
+    if not inspect.isroutine(plain) and not inspect.isclass(plain):
+        plain = type(plain).__call__
     if inspect.iscoroutinefunction(plain):
         raise UsageError(f"{call}: {_name(plain)} is async, and calling it runs nothing; wrap it in asyncio.run")
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
@@ -481,6 +498,7 @@ def pickled_by_value(*modules: ModuleType) -> Iterator[None]:
 
 
 def _pickled(call: str, enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    __tracebackhide__ = True
     try:
         return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
     except Exception as error:

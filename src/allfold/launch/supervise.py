@@ -215,7 +215,8 @@ class Supervisor:
             for stream in (sys.stdout, sys.stderr):
                 reading, writing = os.pipe2(os.O_CLOEXEC)
                 writings.append(writing)
-                self._listen_to(child, reading, _Lines(child.rank if self.prefix_output else None, stream).feed)
+                lines = None if stream is None else _Lines(child.rank if self.prefix_output else None, stream)
+                self._listen_to(child, reading, (lambda _: None) if lines is None else lines.feed)  # None: it is closed
             yield writings[0], writings[1]
         except BaseException:
             for reading in list(child.sources):

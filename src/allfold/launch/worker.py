@@ -419,6 +419,8 @@ def check_result(rank: int, result: object) -> None:
     from allfold.errors import UsageError
 
     if isinstance(result, (CoroutineType, GeneratorType, AsyncGeneratorType)):
+        if isinstance(result, CoroutineType):
+            result.close()  # or Python warns that it was never awaited
         raise UsageError(
             f"rank {rank} returned a {type(result).__name__}, whose body never ran; the work must return what it has computed"
         )

@@ -21,7 +21,7 @@ from ..price.cost.load import check_request
 from ..price.cost.program import solver
 from ..price.topology.network import network_of
 from ..price.topology.parse import find_topology
-from ..price.topology.topology import Topology
+from ..price.topology.topology import Topology, require
 from ..proof import ACROSS_HOSTS, verify
 from ..schedules import Schedule
 from ..wording import suggest
@@ -115,6 +115,7 @@ def find(
     promise = find_collective(collective)
     if isinstance(topology, str):
         topology = find_topology(topology, ranks if groups is None else _needed(groups))
+    require(topology, 1)
     check_request(size, None)
     seconds = _seconds(seconds)
     if method == "auto" or groups is not None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import wraps
 from os.path import basename
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -362,6 +362,6 @@ def _number(value: float) -> float | str:
 
 
 def check_size(size: int) -> int:
-    if not 0 <= size <= 2**50:
-        raise UsageError(f"a buffer of {size} bytes; expected between 0 and 1 PiB")
+    if isinstance(size, bool) or not isinstance(size, SupportsIndex) or not 0 <= size.__index__() <= 2**50:
+        raise UsageError(f"a buffer of {size!r:.40} bytes; expected between 0 and 1 PiB")
     return size

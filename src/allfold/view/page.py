@@ -151,8 +151,13 @@ def page_of(
         name: str | None = topology if ":" in topology or "." not in topology else basename(topology)
         topology = find_topology(topology, schedule.ranks)
         everywhere = name if name == everywhere else topology
+    elif topology is not None:
+        from ..price.topology.topology import require
+
+        require(topology, schedule.ranks)
+        name = topology.name
     else:
-        name = None if topology is None else topology.name
+        name = None
     first = entry(
         schedule,
         topology,

@@ -56,8 +56,8 @@ def figure(
     `errors` say what kept a schedule from being complete. Anything else that is wrong is found and shown at its cell,
     and the figure ends there.
     """
-    if columns is not None and columns < 1:
-        raise UsageError(f"a figure with {columns} grids in a row; expected at least 1")
+    if columns is not None and (not isinstance(columns, int) or columns < 1):
+        raise UsageError(f"a figure with {columns!r:.40} grids in a row; expected at least 1")
     for schedule in schedules:
         _check_size(schedule)
     given = errors or [None] * len(schedules)

@@ -11,10 +11,24 @@ import pytest
 from protocol import Broken, Rules, try_everything
 from protocol_arrays import ArrayRules, try_arrays
 from protocol_calls import Call, try_calls
+from protocol_ends import EndRules, try_ends
 from protocol_shrink import try_agreement
 
 import allfold
 from allfold.collectives import COLLECTIVES
+
+# Ends: native/collectives/communicator_wait.cpp -----------------------------------------------------------------------
+
+
+def test_a_rank_that_has_done_its_part_is_not_lost() -> None:
+    assert try_ends() > 20
+
+
+@pytest.mark.parametrize("rule", ["reads_the_standing_first", "reads_again_after_death"])
+def test_what_is_not_read_in_this_order_loses_a_rank(rule: str) -> None:
+    with pytest.raises(Broken, match="has done its part is called lost"):
+        try_ends(EndRules(**{rule: False}))
+
 
 # Waiting and waking: native/shared/wait.hpp ---------------------------------------------------------------------------
 

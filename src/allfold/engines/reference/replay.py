@@ -24,6 +24,7 @@ from ...ops import Function, Op, check_average, check_supported, find_op
 from ...schedules import Schedule
 from ...symbolic import Folds, State, unkept
 from ...wording import name_ranks
+from ..buffer import refuse_masked
 
 Inputs = Iterable[ArrayLike | None] | None
 Shape = tuple[int, ...]
@@ -263,6 +264,7 @@ def _take_inputs(
 
 def _carry(collective: str, rank: int, given: Any, wanted: Dtype | None) -> tuple[Dtype, Array]:
     """One input as an array of the carrying type. What has no dtype of its own (a list) takes the wanted one."""
+    refuse_masked(collective, given)
     own = getattr(given, "dtype", None)
     if wanted is not None and own is None:
         try:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ...collectives import find_collective
 from ...division import Lengths
 from ...schedules import Counts, Schedule
-from ..topology.topology import Topology
+from ..topology.topology import Topology, require
 from .bounds import LowerBounds, lower_bounds, ratio_of
 from .folding import patterns_on
 from .load import Load, check_request
@@ -129,7 +129,7 @@ def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None
     >>> price.cost(ring, laptop, size=2**10).time < price.cost(ring, laptop, size=2**26).time
     True
     """
-    topology.require(schedule.ranks)
+    require(topology, schedule.ranks)
     lengths = Lengths.of(schedule.promise, schedule.ranks, counts)
     load = Load.of(patterns_on(schedule, topology, lengths), topology, schedule.ranks)
     found = price(

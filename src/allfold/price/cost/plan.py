@@ -22,7 +22,7 @@ from ...programs.places import check_places
 from ...programs.versions import Versions
 from ...registry import algorithms, find_algorithm, schedule
 from ...schedules import Counts, Schedule
-from ..topology.topology import Topology
+from ..topology.topology import Topology, require
 from .bounds import require_not_below
 from .closed_form import patterns_of
 from .cost import Cost, price, unbounded
@@ -119,7 +119,7 @@ class Planner:
     _left_out: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.topology.require(self.ranks)
+        require(self.topology, self.ranks)
         known = algorithms(self.collective, self.ranks, self.root)
         chosen = known if self.names is None else self.names
         self.names = [find_algorithm(self.collective, name).name for name in dict.fromkeys(chosen)]

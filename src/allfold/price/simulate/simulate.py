@@ -32,7 +32,7 @@ from ...division import Lengths
 from ...errors import ScheduleError, UsageError
 from ...schedules import Schedule
 from ..cost.load import check_request
-from ..topology.topology import Topology
+from ..topology.topology import Topology, require
 from .critical import AT_ACCEPTED, AT_END, AT_POSTED, AT_SENT, AT_TAKEN, NOBODY, walk
 from .dependencies import Moves, find_dependencies, group_messages
 from .fairness import ROUNDING, FairFlows
@@ -71,7 +71,7 @@ def simulate(
     >>> len(timeline.start)
     12
     """
-    topology.require(schedule.ranks)
+    require(topology, schedule.ranks)
     check_request(size, segments)
     noise = noise or Noise()
     quiet = not (noise.latency or noise.bandwidth or noise.slow)

@@ -7,7 +7,7 @@ import os
 import re
 from math import inf, isqrt, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ...errors import UsageError
 from ...wording import suggest
@@ -24,6 +24,10 @@ def find_topology(text: str, ranks: int | None = None) -> Topology:
     >>> price.find_topology("fat_tree:hosts_per_leaf=4,oversubscription=2", ranks=64).ranks
     64
     """
+    if not isinstance(text, str):
+        raise UsageError(f"expected the name of a topology, not {text!r:.60}")
+    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex)):
+        raise UsageError(f"ranks must be a whole number, not {ranks!r:.60}")
     name, _, given = text.partition(":")
     if name in CONSTRUCTORS:
         parameters = dict(_parameter(name, word) for word in given.split(",") if word.strip())

@@ -366,6 +366,8 @@ class Topology:
 
     def require(self, ranks: int) -> None:
         """Raise for more ranks than the topology has, or fewer than one."""
+        if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)):
+            raise UsageError(f"ranks must be a whole number, not {ranks!r:.60}")
         if ranks < 1:
             raise UsageError(f"you asked for {ranks} ranks; expected at least 1")
         if ranks > self.ranks:
@@ -409,3 +411,12 @@ def _check_speed(claim: str, bytes_a_second: float, otherwise: str) -> None:
         nearest = f"at least {_SLOWEST:g}" if bytes_a_second < _SLOWEST else f"at most {_FASTEST:g}"
         expected = nearest if bytes_a_second > 0 else "more than 0"
         raise UsageError(f"{claim}; expected {expected}{otherwise}")
+
+
+def require(topology: Topology, ranks: int) -> None:
+    """Raise for what is no topology, or has no room for this number of ranks."""
+    if not isinstance(topology, Topology):
+        raise UsageError(
+            f"expected a topology, as of price.find_topology('laptop', ranks=4), not {topology!r:.60}"  # may be a name
+        )
+    topology.require(ranks)
