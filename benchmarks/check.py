@@ -42,11 +42,12 @@ def measure(rounds: int) -> None:
     """One rank's part; rank 0 prints medians in microseconds."""
     import torch.distributed as dist
 
+    own_wait = dist.Work.wait
     dist.init_process_group("gloo")
     detail = os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
     names = ["DETAIL"] if detail else ["plain", "checked"]
     for what, work, count in workloads():
-        times = in_turns("check", work, count, rounds, names)
+        times = in_turns("check", work, count, rounds, names, own_wait)
         medians = {name: round(statistics.median(found), 1) for name, found in times.items()}
         added = [b - a for a, b in zip(times[names[0]], times[names[-1]], strict=True)]
         if dist.get_rank() == 0:

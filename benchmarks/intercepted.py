@@ -33,18 +33,27 @@ def workloads() -> Iterator[tuple[str, Callable[[], None], int]]:
     yield "step of DDP", steps, STEPS
 
 
-def in_turns(name: str, work: Callable[[], None], count: int, rounds: int, names: list[str]) -> dict[str, list[float]]:
-    """Microseconds per call or step by name: the first name is without the watcher `name`, a second one is with it."""
+def in_turns(
+    name: str, work: Callable[[], None], count: int, rounds: int, names: list[str], own_wait: Callable[..., object]
+) -> dict[str, list[float]]:
+    """Microseconds per call or step by name: the first name is without the watcher `name`, a second one is with it.
+
+    `own_wait` is torch's own `Work.wait`, which a watcher may have replaced when the first group was created.
+    """
+    import torch.distributed as dist
+
     from allfold.intercept import dispatch
 
-    watcher = dispatch._watchers.get(name)
+    watcher, wait = dispatch._watchers.get(name), dist.Work.wait
     times: dict[str, list[float]] = {one: [] for one in names}
     timed(work)
     for number in range(rounds):
         for one in names[:: -1 if number % 2 else 1]:
             dispatch.watch(name, None if one == names[0] else watcher)
+            dist.Work.wait = own_wait if one == names[0] else wait
             times[one].append(timed(work) / count * 1e6)
     dispatch.watch(name, watcher)
+    dist.Work.wait = wait
     return times
 
 

@@ -37,9 +37,10 @@ def measure(rounds: int) -> None:
     """One rank's part; rank 0 prints."""
     import torch.distributed as dist
 
+    own_wait = dist.Work.wait
     dist.init_process_group("gloo")
     for what, work, count in workloads():
-        times = in_turns("record", work, count, rounds, ["plain", "recorded"])
+        times = in_turns("record", work, count, rounds, ["plain", "recorded"], own_wait)
         medians = {name: round(statistics.median(found), 1) for name, found in times.items()}
         added = statistics.median(b - a for a, b in zip(times["plain"], times["recorded"], strict=True))
         if dist.get_rank() == 0:
