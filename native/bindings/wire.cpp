@@ -98,6 +98,10 @@ void bind_wire(nb::module_& module) {
                  return begun(std::move(self), data,
                               [&](Wire& wire) { return wire.receive(peer, data.data(), data.nbytes(), tag); });
              })
+        .def("look_first",
+             [](Wire& self, double seconds) {
+                 self.look_first(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+             })
         .def("cut", &Wire::cut, nb::call_guard<WithoutGil>())
         .def("lost", [](const Wire& self) {
             nb::list found;

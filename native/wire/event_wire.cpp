@@ -65,12 +65,10 @@ void EventWire::sleep(uint64_t seen, Clock::time_point deadline) {
             continue;
         }
         has_leader_ = true;
-        // Rounded up: a wait of less than a millisecond would otherwise spin.
-        auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
         std::array<epoll_event, 64> events;
-        int timeout = may_sleep() ? static_cast<int>(milliseconds) : 0;
+        if (!may_sleep()) left = Clock::duration::zero();
         lock.unlock();
-        int count = epoll_wait(epoll_, events.data(), events.size(), timeout);
+        int count = await_events(events.data(), events.size(), left);
         lock.lock();
         has_leader_ = false;
         handle(events.data(), count);
@@ -82,6 +80,19 @@ void EventWire::sleep(uint64_t seen, Clock::time_point deadline) {
         is_left_alone_ = false;
         Keeper::of_process().ring();
     }
+}
+
+int EventWire::await_events(epoll_event* events, int most, Clock::duration left) {
+    auto looks = std::min(left, looks_.load(std::memory_order_relaxed));
+    if (looks > Clock::duration::zero()) {
+        auto end = Clock::now() + looks;
+        do {
+            if (int count = epoll_wait(epoll_, events, most, 0); count != 0) return count;
+        } while (Clock::now() < end);
+    }
+    // Rounded up: a wait of less than a millisecond would otherwise spin.
+    auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    return epoll_wait(epoll_, events, most, static_cast<int>(milliseconds));
 }
 
 void EventWire::wake() {

@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -19,6 +20,7 @@ class EventWire : public Wire, public Keeper::Client {
 
     bool progress() final;
     void sleep(uint64_t seen, Clock::time_point deadline) final;
+    void look_first(Clock::duration time) final { looks_.store(time, std::memory_order_relaxed); }
     void wake() final;
     void watch(int descriptor) final;
 
@@ -61,6 +63,8 @@ class EventWire : public Wire, public Keeper::Client {
 
   private:
     bool look();
+    // The number of events that came until the time is up.
+    int await_events(epoll_event* events, int most, Clock::duration left);
 
     std::condition_variable changed_;
     int epoll_ = -1, bell_ = -1;
@@ -69,6 +73,8 @@ class EventWire : public Wire, public Keeper::Client {
     bool is_watched_ = true, is_left_alone_ = false;  // by the keeper
     uint64_t entered_ = 0, entered_before_ = 0;
     uint32_t forks_ = forks();
+    // See `look_first`. Relaxed: a length of time, on which nothing else depends.
+    std::atomic<Clock::duration> looks_{Clock::duration::zero()};
 };
 
 }  // namespace allfold

@@ -73,6 +73,9 @@ class Wire {
     // Move what can be moved, until `turn` is no longer `seen`, or the time is up; at most `longest_sleep`, after which
     // the caller looks for faults. May return early.
     virtual void sleep(uint64_t seen, Clock::time_point deadline) = 0;
+    // From now on, a thread in `sleep` first looks for events for this long. A wake-up takes longer than many short
+    // messages are on their way; but where ranks share cores, a thread that looks keeps another one from running.
+    virtual void look_first(Clock::duration) {}
     // Let `turn` change.
     virtual void wake() = 0;
     // From now on every write to this eventfd changes `turn` too, even one by another process. It need not be read. The

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ...errors import AllfoldError, RankLost
 from ...fabrics import tags
 from ...fabrics.fabric import FOREVER, Disconnected, Fabric
@@ -18,6 +20,10 @@ from .roster import Roster, Shared
 from .wire import PeerLinks
 from .world import World
 
+# Before a rank sleeps until a message comes. Between two ranks that have a core each, an all_reduce of 2 KiB takes 0.77 of the
+# time with it.
+_LOOK_SECONDS = 20e-6
+
 
 class Parts:
     """`membership`: which ranks are there; `executor`, with `agreement` in it: carries out calls; `calls`: their order and
@@ -27,6 +33,8 @@ class Parts:
         self.world, self.roster, self.shared, self.fabric = world, roster, shared, fabric
         self.number, self.ranks = roster.number, roster.ranks
         self.membership = Membership(world, roster, fabric, shared, self._end_all)
+        if len(roster.mine) <= len(os.sched_getaffinity(0)):
+            fabric.wire.look_first(_LOOK_SECONDS)
         links = PeerLinks(fabric, shared.collectives.messages, roster.local, FOREVER)
         native = NativeRuns(fabric.wire, roster, shared)
         agreement = Agreement(roster, shared, self._fronts(native))
