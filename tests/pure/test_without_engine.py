@@ -100,7 +100,6 @@ for name in names:
     if not name.startswith(
         ("allfold.torch", "allfold.ray", "allfold.testing.torch_cases", "allfold.fabrics.", "allfold._native._engine")
         + ("allfold.check.", "allfold.intercept.", "allfold.record.", "allfold.__main__")
-        + ("allfold.mpi4py.MPI",)  # it starts ranks
     ):
         importlib.import_module(name)
 print(len(names))

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import _native
 from ..communicator.communicator import Communicator, join
 from ..engines.engine import Processes
 from ..engines.table import in_threads
@@ -86,8 +87,8 @@ def _alone(timeout: float) -> Communicator:
 
 def prepare() -> None:
     """Join the other ranks now, as the import of MPI does. Threads that are ranks join with their first call: only one
-    of them runs the import."""
-    if getattr(in_this_thread, "communicator", None) is None:
+    of them runs the import. Without the engine all ranks are threads; in a process, the first call says what is missing."""
+    if getattr(in_this_thread, "communicator", None) is None and _native.MISSING is None:
         world()
 
 
