@@ -150,10 +150,27 @@ def _site(frame: FrameType) -> int:
     return number
 
 
+def _in_order_of_use(numbers: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The different numbers in the order in which they first occur, and the place of each number in that list.
+
+    The numbers of sites depend on what this process has made before.
+    """
+    first = np.full(numbers.max(initial=-1) + 1, -1, np.intp)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # of assignments to one place, the last one counts
+    used = np.flatnonzero(first >= 0)
+    used = used[np.argsort(first[used])]
+    places = np.empty_like(first)
+    places[used] = np.arange(len(used))
+    return used, places[numbers]
+
+
 def paths_of(sites: Iterable[str]) -> list[str]:
     """The files behind the sites of a schedule, as far as moves were made from them in this process."""
-    wanted = set(sites)
-    return list(dict.fromkeys(path for (path, _), number in _site_numbers.items() if _sites[number] in wanted))
+    found: dict[str, list[str]] = {site: [] for site in sites}
+    for (path, _), number in _site_numbers.items():
+        if _sites[number] in found:
+            found[_sites[number]].append(path)
+    return list(dict.fromkeys(path for paths in found.values() for path in paths))
 
 
 @dataclass(frozen=True)
@@ -424,8 +441,7 @@ def build(
             starts.append(starts[-1] + len(rows))
     table = np.concatenate(flat) if flat else _NO_ROWS.copy()
     flat.clear()
-    used = np.bincount(table[:, 5].astype(np.intp)).nonzero()[0]
-    table[:, 5] = used.searchsorted(table[:, 5])
+    used, table[:, 5] = _in_order_of_use(table[:, 5].astype(np.intp))
     named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
     chunks = promise.chunks(ranks, named) if chunks is None else chunks
     sites = [_sites[number] for number in used]

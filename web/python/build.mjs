@@ -55,6 +55,7 @@ sys.path.insert(0, "/")
 sys.dont_write_bytecode = True
 from allfold.studio.in_browser import Page
 Page().warm()
+import allfold.mpi4py.MPI  # a lesson imports it
 import packs
 `);
 const packs = {

@@ -19,7 +19,6 @@ from ..engines.engine import Processes
 from ..engines.table import in_threads
 from ..errors import UsageError
 from ..launch.environment import in_this_thread
-from ..launch.spawn import init
 from ..version import __version__
 from . import constants as c
 from .data.memory import buffer
@@ -55,6 +54,8 @@ def world() -> World:
     if not _of_process:
         with _lock:
             if not _of_process:
+                from ..launch.spawn import init  # not in a page, where there are no processes
+
                 _of_process.append(World(init(timeout=_timeout())))
     return _of_process[0]
 
