@@ -7,23 +7,29 @@ from typing import Any
 
 from each import each
 
-from allfold.explain.calls import Call, Frame, Group, Rank, Run, Tensor
+from allfold.explain.calls import CallFacts, CodeLine, GroupFacts, RankFacts, RunFacts, Tensor
 from allfold.explain.findings import Finding, findings
 
 WORLD = "0"
 
 
-def call(what: str, line: int, size: int = 4, dtype: str = "float32", **more: Any) -> Call:
+def call(what: str, line: int, size: int = 4, dtype: str = "float32", **more: Any) -> CallFacts:
     group = more.pop("group", WORLD)
-    stack = (Frame("/x/train.py", line, "main"),) if line else ()
-    return Call(group, 0, what, 0, (Tensor(dtype, (size,)),), stack=stack, **more)
+    stack = (CodeLine("/x/train.py", line, "main"),) if line else ()
+    return CallFacts(group, 0, what, 0, (Tensor(dtype, (size,)),), stack=stack, **more)
 
 
-def a_run(programs: Sequence[Sequence[Call] | None], groups: Mapping[str, tuple[int, ...]] | None = None) -> Run:
+def a_run(
+    programs: Sequence[Sequence[CallFacts] | None], groups: Mapping[str, tuple[int, ...]] | None = None
+) -> RunFacts:
     """Each rank's calls, numbered by group; None for a rank without a record."""
     members = {WORLD: tuple(range(len(programs))), **(groups or {})}
-    run = Run(
-        {}, {key: Group(key, "the world" if key == WORLD else f"group {key}", ranks) for key, ranks in members.items()}
+    run = RunFacts(
+        {},
+        {
+            key: GroupFacts(key, "the world" if key == WORLD else f"group {key}", ranks)
+            for key, ranks in members.items()
+        },
     )
     for number, program in enumerate(programs):
         if program is None:
@@ -32,13 +38,13 @@ def a_run(programs: Sequence[Sequence[Call] | None], groups: Mapping[str, tuple[
         calls = []
         for order, one in enumerate(program):
             made[one.group] = made.get(one.group, 0) + 1
-            values = {name: getattr(one, name) for name in Call.__slots__}
-            calls.append(Call(**values | {"number": made[one.group], "order": order}))
-        run.ranks[number] = Rank(number, calls)
+            values = {name: getattr(one, name) for name in CallFacts.__slots__}
+            calls.append(CallFacts(**values | {"number": made[one.group], "order": order}))
+        run.ranks[number] = RankFacts(number, calls)
     return run
 
 
-def the_finding(run: Run) -> Finding:
+def the_finding(run: RunFacts) -> Finding:
     found = findings(run)
     assert found, "nothing was found"
     return found[0]
@@ -100,7 +106,7 @@ def test_in_a_loop_the_iterations_before_say_what_was_left_out() -> None:
         ("reduction", call("broadcast", 9, reduction="max"), "different reduction"),
     ],
 )
-def test_another_argument(kind: str, other: Call, says: str) -> None:
+def test_another_argument(kind: str, other: CallFacts, says: str) -> None:
     usual = call("broadcast", 9, root=0, reduction="sum")
     found = the_finding(a_run([[A, usual], [A, usual], [A, other]]))
     assert (found.kind, found.ranks, found.place) == (kind, (2,), "train.py:9")
@@ -108,12 +114,12 @@ def test_another_argument(kind: str, other: Call, says: str) -> None:
 
 
 def test_two_shapes_with_as_many_elements_are_the_same_call() -> None:
-    square = Call(WORLD, 0, "broadcast", 0, (Tensor("float32", (2, 2)),))
+    square = CallFacts(WORLD, 0, "broadcast", 0, (Tensor("float32", (2, 2)),))
     assert findings(a_run([[B], [square]])) == []
 
 
 def test_what_a_record_does_not_know_is_no_difference() -> None:
-    unknown = Call(WORLD, 0, "broadcast", 0)
+    unknown = CallFacts(WORLD, 0, "broadcast", 0)
     assert findings(a_run([[call("broadcast", 9, root=0)], [unknown]])) == []
 
 
@@ -140,7 +146,7 @@ def test_a_chain_of_waits_leads_to_the_rank_that_waits_for_nobody() -> None:
     # Rank 0 waits for 1 in group 1; rank 1 waits for 2 in group 2; rank 2 has come to neither.
     a, b = call("all_reduce", 12, group="1"), call("all_reduce", 14, group="2")
     run = a_run([[A, a], [A, b], [A]], {"1": (0, 1), "2": (1, 2)})
-    run.ranks[2].at, run.ranks[2].in_call = (Frame("/x/data.py", 31, "load"),), False
+    run.ranks[2].at, run.ranks[2].in_call = (CodeLine("/x/data.py", 31, "load"),), False
     found = the_finding(run)
     assert (found.kind, found.ranks, found.waiting, found.place) == ("late", (2,), (1,), "data.py:31")
     assert found.sentence.startswith("rank 2 is late: it is at data.py:31 in load, and has not made all_reduce")
@@ -205,7 +211,7 @@ def test_ranks_that_fail_in_a_call_that_others_come_out_of() -> None:
 
 
 def test_a_receive_without_a_send() -> None:
-    receive = Call(WORLD, 1, "recv", 0, (Tensor("float32", (4,)),), peer=1, stack=(Frame("/x/train.py", 20),))
+    receive = CallFacts(WORLD, 1, "recv", 0, (Tensor("float32", (4,)),), peer=1, stack=(CodeLine("/x/train.py", 20),))
     run = a_run([[], [], []])
     run.ranks[0].calls = [receive]
     found = the_finding(run)
@@ -216,8 +222,10 @@ def test_a_receive_without_a_send() -> None:
 def test_a_message_of_another_size() -> None:
     run = a_run([[], []])
     for rank, name, size in ((0, "send", 4), (1, "recv", 5)):
-        stack = (Frame("/x/train.py", 20 + rank),)
-        run.ranks[rank].calls = [Call(WORLD, 1, name, 0, (Tensor("float32", (size,)),), peer=1 - rank, stack=stack)]
+        stack = (CodeLine("/x/train.py", 20 + rank),)
+        run.ranks[rank].calls = [
+            CallFacts(WORLD, 1, name, 0, (Tensor("float32", (size,)),), peer=1 - rank, stack=stack)
+        ]
     found = the_finding(run)
     assert (found.kind, found.ranks) == ("message", (1, 0))
     assert found.sentence == (
@@ -228,9 +236,9 @@ def test_a_message_of_another_size() -> None:
 
 def test_a_circle_of_messages() -> None:
     ranks = {
-        rank: Rank(rank, [Call(WORLD, 1, "recv", 0, peer=(rank + 1) % 3, stack=(Frame("/x/ring.py", 5),))])
+        rank: RankFacts(rank, [CallFacts(WORLD, 1, "recv", 0, peer=(rank + 1) % 3, stack=(CodeLine("/x/ring.py", 5),))])
         for rank in range(3)
     }
-    found = the_finding(Run(ranks, {WORLD: Group(WORLD, "the world", (0, 1, 2))}))
+    found = the_finding(RunFacts(ranks, {WORLD: GroupFacts(WORLD, "the world", (0, 1, 2))}))
     assert found.kind == "circle"
     assert found.sentence.startswith("circular wait of messages: rank 0 is in recv(from rank 1)")

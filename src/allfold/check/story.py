@@ -1,11 +1,11 @@
-"""Turns the board into a `Run` for `allfold explain`, which finds what is wrong in it and words the error."""
+"""Turns the board into `RunFacts` for `allfold explain`, which finds what is wrong in it and words the error."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from ..explain.calls import Call, Frame, Group, Rank, Run, Tensor
+from ..explain.calls import CallFacts, CodeLine, GroupFacts, RankFacts, RunFacts, Tensor
 from ..intercept.lines import Line
 from ..intercept.operations import REDUCTIONS
 
@@ -26,11 +26,11 @@ def describe(key: tuple[Any, ...], lines: list[Line], background: bool) -> bytes
     return json.dumps(words).encode()
 
 
-def read_call(text: bytes, group: str, number: int, since: int) -> Call:
+def read_call(text: bytes, group: str, number: int, since: int) -> CallFacts:
     """The call that `describe` wrote; without its details if these are gone from the board."""
     words: dict[str, Any] = json.loads(text) if text else {"operation": "a call"}
     tensors = words.get("tensors")
-    return Call(
+    return CallFacts(
         group,
         number,
         words["operation"],
@@ -44,20 +44,20 @@ def read_call(text: bytes, group: str, number: int, since: int) -> Call:
     )
 
 
-def frames(lines: Any) -> tuple[Frame, ...]:
-    return tuple(Frame(*line) for line in lines)
+def frames(lines: Any) -> tuple[CodeLine, ...]:
+    return tuple(CodeLine(*line) for line in lines)
 
 
-def run_of(board: Any, ranks: list[int]) -> Run:
+def run_of(board: Any, ranks: list[int]) -> RunFacts:
     """Everything on the board about these ranks, which are those of its host."""
     waits = {rank: (group, call) for rank, _, group, call in board.waits()}
-    run = Run({rank: _rank(board, rank, rank in waits) for rank in ranks}, {})
+    run = RunFacts({rank: _rank(board, rank, rank in waits) for rank in ranks}, {})
     for number in board.groups():
         lanes = board.look(number)
         if lanes is None:
             continue
         key, members = str(number), lanes.ranks()
-        run.groups[key] = Group(key, lanes.name().decode(), tuple(members))
+        run.groups[key] = GroupFacts(key, lanes.name().decode(), tuple(members))
         for member, rank in enumerate(members):
             if rank not in run.ranks:
                 continue
@@ -70,7 +70,7 @@ def run_of(board: Any, ranks: list[int]) -> Run:
     return run
 
 
-def _rank(board: Any, rank: int, waits: bool) -> Rank:
+def _rank(board: Any, rank: int, waits: bool) -> RankFacts:
     ended = ""
     if board.standing(rank) == "ended":
         words = board.last_words(rank).decode()
@@ -78,4 +78,4 @@ def _rank(board: Any, rank: int, waits: bool) -> Rank:
     elif (fate := board.fate(rank)) is not None:
         ended = fate
     at = () if waits else frames(json.loads(board.answer_of(rank) or b"[]"))
-    return Rank(rank, ended=ended, at=at, in_call=waits)
+    return RankFacts(rank, ended=ended, at=at, in_call=waits)

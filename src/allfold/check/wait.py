@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from ..errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
-from ..explain.calls import Run
+from ..explain.calls import RunFacts
 from ..explain.findings import Finding, findings
 from ..wording import name_ranks
 from .site import Site
@@ -158,7 +158,7 @@ class Waits:
     def _missing(self, lanes: Any, number: int) -> list[int]:
         return [rank for member, rank in enumerate(lanes.ranks()) if lanes.last(member) < number]
 
-    def _run(self) -> Run:
+    def _run(self) -> RunFacts:
         return run_of(self._board, self._site.ranks)
 
 

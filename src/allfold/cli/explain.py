@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import UsageError
-from ..explain.calls import Run
+from ..explain.calls import RunFacts
 from ..explain.findings import Finding, findings, summary
 from ..explain.read import Skipped, read_run
 from ..explain.report import as_json
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(bool(found))
 
 
-def _lines(run: Run, found: list[Finding], skipped: list[Skipped], page: str | None) -> Iterator[str]:
+def _lines(run: RunFacts, found: list[Finding], skipped: list[Skipped], page: str | None) -> Iterator[str]:
     if found:
         yield found[0].sentence
         yield from (f"  {detail}" for detail in found[0].details)

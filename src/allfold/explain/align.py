@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import zip_longest
 
 from ..documents import DocumentError, read_plain
-from .calls import Call, Frame, Group, Run
+from .calls import CallFacts, CodeLine, GroupFacts, RunFacts
 
 _AHEAD = 32  # calls compared after a difference
 _MOST_SOURCE = 2**22
@@ -25,7 +25,7 @@ class Trouble:
 
     group: str
     number: int
-    made: dict[int, Call]
+    made: dict[int, CallFacts]
     absent: list[int] = field(default_factory=list)
     unrecorded: list[int] = field(default_factory=list)
     classes: list[list[int]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Trouble:
         return min((call.begun for call in self.made.values() if call.begun is not None), default=float("inf"))
 
 
-def differences(one: Call, other: Call) -> list[str]:
+def differences(one: CallFacts, other: CallFacts) -> list[str]:
     """The aspects in which two calls that should be the same differ; a fact that one of them lacks does not count."""
     if one.operation != other.operation:
         return ["operation"]
@@ -57,7 +57,7 @@ def differences(one: Call, other: Call) -> list[str]:
     return found
 
 
-def first_trouble(run: Run, group: Group) -> Trouble | None:
+def first_trouble(run: RunFacts, group: GroupFacts) -> Trouble | None:
     """The first call of a group that its members did not all make alike, as far as the records show."""
     held = {rank: run.ranks[rank].of(group.key) for rank in group.ranks if _has_record(run, rank)}
     # A record that has lost all calls of this group says nothing about it.
@@ -80,20 +80,20 @@ def first_trouble(run: Run, group: Group) -> Trouble | None:
     return None
 
 
-def last_common(run: Run, trouble: Trouble) -> Call | None:
+def last_common(run: RunFacts, trouble: Trouble) -> CallFacts | None:
     """The last call that all members with a record made alike."""
     ranks = [*trouble.made, *trouble.absent]
-    before: list[dict[int, Call]] = [run.ranks[rank].of(trouble.group) for rank in ranks]
+    before: list[dict[int, CallFacts]] = [run.ranks[rank].of(trouble.group) for rank in ranks]
     common = set.intersection(*(set(calls) for calls in before)) if before else set()
     number = max((number for number in common if number < trouble.number), default=None)
     return None if number is None else before[0][number]
 
 
-def _has_record(run: Run, rank: int) -> bool:
+def _has_record(run: RunFacts, rank: int) -> bool:
     return rank in run.ranks and run.ranks[rank].has_record
 
 
-def _classes(made: Mapping[int, Call]) -> list[list[int]]:
+def _classes(made: Mapping[int, CallFacts]) -> list[list[int]]:
     classes: list[list[int]] = []
     for rank, call in made.items():
         for ranks in classes:
@@ -108,7 +108,7 @@ def _classes(made: Mapping[int, Call]) -> list[list[int]]:
 # What one rank did instead ------------------------------------------------------------------------------------------
 
 
-def verdict(own: Mapping[int, Call], reference: Mapping[int, Call], number: int) -> tuple[str, int]:
+def verdict(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], number: int) -> tuple[str, int]:
     """`left out`, `one more`, `instead` or `short`, and the number of the call where it began.
 
     `own` and `reference` are the calls of a group on the rank that differs and on one that does not. At `number`, the
@@ -130,7 +130,7 @@ def verdict(own: Mapping[int, Call], reference: Mapping[int, Call], number: int)
     return kind, _since(own, reference, number, kind == "left out")
 
 
-def _since(own: Mapping[int, Call], reference: Mapping[int, Call], number: int, left_out: bool) -> int:
+def _since(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], number: int, left_out: bool) -> int:
     """The first number from which the calls are those of the other rank, shifted by one place."""
     while number - 1 in own and number - 1 in reference and own[number - 1].stack != reference[number - 1].stack:
         mine, theirs = (number - 1, number) if left_out else (number, number - 1)
@@ -140,15 +140,15 @@ def _since(own: Mapping[int, Call], reference: Mapping[int, Call], number: int, 
     return number
 
 
-def _alike(one: Call, other: Call) -> bool:
+def _alike(one: CallFacts, other: CallFacts) -> bool:
     return not differences(one, other) and one.stack == other.stack
 
 
-def _is_same_kind(one: Call, other: Call) -> bool:
+def _is_same_kind(one: CallFacts, other: CallFacts) -> bool:
     return one.operation == other.operation
 
 
-def _run_of(own: Mapping[int, Call], mine: int, reference: Mapping[int, Call], theirs: int) -> int:
+def _run_of(own: Mapping[int, CallFacts], mine: int, reference: Mapping[int, CallFacts], theirs: int) -> int:
     count = 0
     while count < _AHEAD and mine + count in own and theirs + count in reference:
         if not _alike(own[mine + count], reference[theirs + count]):
@@ -157,7 +157,7 @@ def _run_of(own: Mapping[int, Call], mine: int, reference: Mapping[int, Call], t
     return count
 
 
-def _by_following(own: Mapping[int, Call], reference: Mapping[int, Call], number: int) -> str:
+def _by_following(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], number: int) -> str:
     """The verdict by the calls after the difference, if there are any."""
     found = {
         "left out": _run_of(own, number, reference, number + 1),
@@ -169,7 +169,7 @@ def _by_following(own: Mapping[int, Call], reference: Mapping[int, Call], number
     return names[0] if best and len(names) == 1 else ""
 
 
-def _by_lines(own: Mapping[int, Call], reference: Mapping[int, Call], number: int) -> str:
+def _by_lines(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], number: int) -> str:
     """The verdict by the order of the two lines in the program."""
     mine, theirs = own[number], reference[number]
     if not mine.stack or not theirs.stack or mine.stack == theirs.stack:
@@ -192,7 +192,7 @@ def _by_lines(own: Mapping[int, Call], reference: Mapping[int, Call], number: in
     return "left out" if own_line > their_line else "one more"
 
 
-def _fork(mine: tuple[Frame, ...], theirs: tuple[Frame, ...]) -> tuple[tuple[str, int], tuple[str, int]] | None:
+def _fork(mine: tuple[CodeLine, ...], theirs: tuple[CodeLine, ...]) -> tuple[tuple[str, int], tuple[str, int]] | None:
     """The two lines, in the same function, at which two stacks part."""
     for a, b in zip(reversed(mine), reversed(theirs), strict=False):
         if a.file != b.file or a.function != b.function:
@@ -237,6 +237,6 @@ def source(file: str) -> str:
         return ""
 
 
-def line_of(frame: Frame) -> str:
+def line_of(frame: CodeLine) -> str:
     lines = source(frame.file).splitlines()
     return lines[frame.line - 1].strip()[:200] if 0 < frame.line <= len(lines) else ""

@@ -10,7 +10,7 @@ from typing import Any
 from ..collectives import COLLECTIVES
 from ..engines.shared_memory.flight import read
 from ..export.flight import numbers_of_processes
-from .calls import Call, Frame, Group, Rank, Run, Tensor
+from .calls import CallFacts, CodeLine, GroupFacts, RankFacts, RunFacts, Tensor
 from .torch_dumps import user_frames
 
 _LOST = re.compile(
@@ -18,11 +18,11 @@ _LOST = re.compile(
 )
 
 
-def read_records(paths: list[Path]) -> Run:
+def read_records(paths: list[Path]) -> RunFacts:
     """The run that these files describe: those of ALLFOLD_FLIGHT_DIR, or of `allfold doctor --dump`."""
     groups = read(paths)
     number = numbers_of_processes(groups)
-    run = Run({}, {}, groups[0]["size"] if groups else None)
+    run = RunFacts({}, {}, groups[0]["size"] if groups else None)
     for position, group in enumerate(groups):
         key = f"allfold {position}"
         label = group["label"]
@@ -30,9 +30,9 @@ def read_records(paths: list[Path]) -> Run:
         everybody = sorted(
             {members.get(rank, rank) for rank in range(group["size"])} if position == 0 else members.values()
         )
-        run.groups[key] = Group(key, label, tuple(everybody), position == 0, group["size"])
+        run.groups[key] = GroupFacts(key, label, tuple(everybody), position == 0, group["size"])
         for member in group["members"]:
-            rank = run.ranks.setdefault(number[member["process"]], Rank(number[member["process"]]))
+            rank = run.ranks.setdefault(number[member["process"]], RankFacts(number[member["process"]]))
             stack = _stack(group["stacks"].get(member["rank"]))
             _add(rank, key, member, stack)
         for rank, said in group["errors"].items():
@@ -47,18 +47,18 @@ def read_records(paths: list[Path]) -> Run:
     return run
 
 
-def _stack(lines: Any) -> tuple[Frame, ...]:
-    return user_frames([Frame(*line) for line in lines or ()])
+def _stack(lines: Any) -> tuple[CodeLine, ...]:
+    return user_frames([CodeLine(*line) for line in lines or ()])
 
 
-def _add(rank: Rank, key: str, member: dict[str, Any], stack: tuple[Frame, ...]) -> None:
+def _add(rank: RankFacts, key: str, member: dict[str, Any], stack: tuple[CodeLine, ...]) -> None:
     calls = member["calls"]
     rank.starts[key] = calls[0]["call"] if calls else member["last_call"] + 1
     for call in calls:
         promise = COLLECTIVES.get(call["collective"])
         is_last = call["call"] == member["last_call"]
         rank.calls.append(
-            Call(
+            CallFacts(
                 group=key,
                 number=call["call"],
                 operation=call["collective"],

@@ -16,7 +16,7 @@ POINT_TO_POINT = ("send", "recv")
 _SHOWN_TENSORS = 3
 
 
-class Frame(NamedTuple):
+class CodeLine(NamedTuple):
     """One line of a rank's program."""
 
     file: str
@@ -44,7 +44,7 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallFacts:
     """One call of one rank.
 
     `number` counts the calls of a group from 1: the same number on all ranks is the same call. Point-to-point calls have
@@ -62,7 +62,7 @@ class Call:
     reduction: str | None = None
     root: int | None = None
     peer: int | None = None
-    stack: tuple[Frame, ...] = ()
+    stack: tuple[CodeLine, ...] = ()
     begun: float | None = None
     ended: float | None = None
     done: bool | None = None
@@ -102,7 +102,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Group:
+class GroupFacts:
     """A group of ranks. `ranks` are the known members; `complete` if there are no others. `size` may be known without them."""
 
     key: str
@@ -113,7 +113,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Rank:
+class RankFacts:
     """The known facts of one rank.
 
     `calls` are in the order in which it made them. `starts` has, by group, the first number that the record could hold:
@@ -123,29 +123,29 @@ class Rank:
     """
 
     number: int
-    calls: list[Call] = field(default_factory=list)
+    calls: list[CallFacts] = field(default_factory=list)
     has_record: bool = True
     starts: dict[str, int] = field(default_factory=dict)
-    at: tuple[Frame, ...] = ()
+    at: tuple[CodeLine, ...] = ()
     in_call: bool | None = None  # True if it was inside a call when the record was written
-    stalled: tuple[Frame, ...] = ()  # where it was when it last stalled outside a call
+    stalled: tuple[CodeLine, ...] = ()  # where it was when it last stalled outside a call
     ended: str = ""
     said: list[str] = field(default_factory=list)
     written: float | None = None
     source: str = ""  # the file
     run: str = ""  # the same text on all ranks of a run, if the record has one
 
-    def of(self, group: str) -> dict[int, Call]:
+    def of(self, group: str) -> dict[int, CallFacts]:
         """Its collective calls in a group, by number."""
         return {call.number: call for call in self.calls if call.group == group and not call.is_point_to_point}
 
 
 @dataclass(slots=True)
-class Run:
+class RunFacts:
     """All that is known of a run. `lacks` names what its records do not hold, for the reader of the sentence."""
 
-    ranks: dict[int, Rank]
-    groups: dict[str, Group]
+    ranks: dict[int, RankFacts]
+    groups: dict[str, GroupFacts]
     size: int | None = None  # of the whole run, if a record says so
     notes: list[str] = field(default_factory=list)
     lacks: Sequence[str] = ()

@@ -1,6 +1,6 @@
 """Finds what went wrong in a run, as sentences: which rank did what instead, where, and the last call that all made.
 
-`findings` is the whole interface. It takes a `Run` from any reader and returns what it found, the cause first.
+`findings` is the whole interface. It takes `RunFacts` from any reader and returns what it found, the cause first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..wording import counted, name_ranks
 from .align import Trouble, differences, first_trouble, last_common, line_of, verdict
-from .calls import Call, Run
+from .calls import CallFacts, RunFacts
 from .messages import differences_of_messages, unmatched_messages
 
 _NAMES_THE_CAUSE = re.compile(r"(allfold\.errors\.|allfold\.)?(MismatchError|RankLost|CollectiveTimeout): ")
@@ -41,12 +41,12 @@ class Finding:
     group: str = ""
     number: int = 0
     place: str = ""
-    calls: dict[int, Call] = field(default_factory=dict)
-    last_common: Call | None = None
+    calls: dict[int, CallFacts] = field(default_factory=dict)
+    last_common: CallFacts | None = None
     details: list[str] = field(default_factory=list)
 
 
-def findings(run: Run) -> list[Finding]:
+def findings(run: RunFacts) -> list[Finding]:
     """Everything that is wrong in a run, the cause first; an empty list if nothing is."""
     troubles = [trouble for group in run.groups.values() if (trouble := first_trouble(run, group))]
     troubles += unmatched_messages(run)
@@ -65,7 +65,7 @@ def findings(run: Run) -> list[Finding]:
 # From troubles to causes -----------------------------------------------------------------------------------------------
 
 
-def _causes(run: Run, troubles: Sequence[Trouble]) -> list[Finding]:
+def _causes(run: RunFacts, troubles: Sequence[Trouble]) -> list[Finding]:
     mismatches = [trouble for trouble in troubles if trouble.differs]
     if mismatches:
         return [_differing(run, trouble) for trouble in mismatches]
@@ -90,7 +90,7 @@ def _causes(run: Run, troubles: Sequence[Trouble]) -> list[Finding]:
     return list(causes.values())
 
 
-def _waits(run: Run, troubles: Sequence[Trouble]) -> Iterator[tuple[int, Trouble]]:
+def _waits(run: RunFacts, troubles: Sequence[Trouble]) -> Iterator[tuple[int, Trouble]]:
     """The ranks that wait in a call, each with the trouble of that call. A rank waits in the last call that it made."""
     for trouble in troubles:
         for rank, call in trouble.made.items():
@@ -121,7 +121,7 @@ def _circle(waits: Mapping[int, Trouble]) -> list[int]:
 # Sentences -------------------------------------------------------------------------------------------------------------
 
 
-def _differing(run: Run, trouble: Trouble) -> Finding:
+def _differing(run: RunFacts, trouble: Trouble) -> Finding:
     usual, *others = trouble.classes
     if trouble.made[usual[0]].is_point_to_point:
         return _differing_message(trouble)
@@ -190,7 +190,7 @@ def _differing_message(trouble: Trouble) -> Finding:
     return Finding("message", sentence, (target, source), (), trouble.group, number, place, dict(trouble.made))
 
 
-def _absent(run: Run, trouble: Trouble, free: Sequence[int]) -> Finding:
+def _absent(run: RunFacts, trouble: Trouble, free: Sequence[int]) -> Finding:
     """Some ranks did not make a call in which others wait."""
     who = list(free) or trouble.absent
     rank, waiting = who[0], sorted(trouble.made)
@@ -251,7 +251,7 @@ def _absent(run: Run, trouble: Trouble, free: Sequence[int]) -> Finding:
     )
 
 
-def _unfinished(run: Run, trouble: Trouble, who: Sequence[int]) -> Finding | None:
+def _unfinished(run: RunFacts, trouble: Trouble, who: Sequence[int]) -> Finding | None:
     """The absent ranks are still in their last call, or failed in it, although all made the same; others returned from it."""
     lasts = [max(run.ranks[rank].calls, key=lambda one: one.order, default=None) for rank in who]
     for rank, last in zip(who, lasts, strict=True):
@@ -274,7 +274,7 @@ def _unfinished(run: Run, trouble: Trouble, who: Sequence[int]) -> Finding | Non
     )  # fmt: skip
 
 
-def _message(run: Run, trouble: Trouble) -> Finding:
+def _message(run: RunFacts, trouble: Trouble) -> Finding:
     (rank, call), peer = next(iter(trouble.made.items())), trouble.absent[0]
     other = "recv" if call.operation == "send" else "send"
     newest = max(run.ranks[peer].calls, key=lambda one: one.order, default=None)
@@ -284,7 +284,7 @@ def _message(run: Run, trouble: Trouble) -> Finding:
     return Finding("message", sentence, (peer,), (rank,), call.group, call.number, call.place, dict(trouble.made))
 
 
-def _without_record(run: Run, ranks: Sequence[int], trouble: Trouble | None) -> Finding:
+def _without_record(run: RunFacts, ranks: Sequence[int], trouble: Trouble | None) -> Finding:
     ended = [rank for rank in ranks if rank in run.ranks and run.ranks[rank].ended and not run.ranks[rank].said]
     if ended:
         ranks, kind = ended, "dead"
@@ -317,7 +317,7 @@ def _without_record(run: Run, ranks: Sequence[int], trouble: Trouble | None) -> 
     )
 
 
-def _in_a_circle(run: Run, circle: Sequence[int], waits: Mapping[int, Trouble]) -> Finding:
+def _in_a_circle(run: RunFacts, circle: Sequence[int], waits: Mapping[int, Trouble]) -> Finding:
     # Begin with the rank whose call the fewest ranks made.
     crowd = {rank: len(waits[rank].made) for rank in circle}
     begin = min(range(len(circle)), key=lambda place: (crowd[circle[place]], circle[place]))
@@ -350,7 +350,7 @@ def _in_a_circle(run: Run, circle: Sequence[int], waits: Mapping[int, Trouble]) 
     )
 
 
-def _late(run: Run) -> Iterator[Finding]:
+def _late(run: RunFacts) -> Iterator[Finding]:
     """A rank made its last call of a group after the others had given up waiting for it."""
     for group in run.groups.values():
         held = {rank: calls for rank in group.ranks if rank in run.ranks and (calls := run.ranks[rank].of(group.key))}
@@ -378,7 +378,7 @@ def _late(run: Run) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _stuck(run: Run) -> Iterator[Finding]:
+def _stuck(run: RunFacts) -> Iterator[Finding]:
     """All ranks made the same calls, but something shows that they hang."""
     for group in run.groups.values():
         held = {rank: calls for rank in group.ranks if rank in run.ranks and (calls := run.ranks[rank].of(group.key))}
@@ -411,7 +411,7 @@ def _stuck(run: Run) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _reported(run: Run) -> Iterator[Finding]:
+def _reported(run: RunFacts) -> Iterator[Finding]:
     """The errors that ranks reported, if nothing else is known: from logs alone."""
     killed = [rank for rank, facts in run.ranks.items() if facts.ended.startswith(("was killed", "crashed"))]
     telling = {rank: facts for rank, facts in sorted(run.ranks.items()) if facts.said}
@@ -438,7 +438,7 @@ def _reported(run: Run) -> Iterator[Finding]:
 # Words -----------------------------------------------------------------------------------------------------------------
 
 
-def _about(run: Run, finding: Finding) -> Iterator[str]:
+def _about(run: RunFacts, finding: Finding) -> Iterator[str]:
     """Details: each rank's call and line, where it was when its record was written, and the errors that it reported."""
     for rank, call in sorted(finding.calls.items()):
         text = line_of(call.stack[0]) if call.stack else ""
@@ -456,12 +456,12 @@ def _about(run: Run, finding: Finding) -> Iterator[str]:
             yield f"rank {rank} {facts.ended}" + (f" at {_at(facts.at)}" if facts.at else "")
 
 
-def _which(run: Run, group: str, number: int) -> str:
+def _which(run: RunFacts, group: str, number: int) -> str:
     label = run.groups[group].label if group in run.groups else group
     return f"call {number} of {label}"
 
 
-def _after(common: Call | None) -> str:
+def _after(common: CallFacts | None) -> str:
     if common is None:
         return ""
     return f"; the last call that all made is call {common.number}, {common.what}{common.where}"
@@ -485,7 +485,7 @@ def _wait(ranks: Sequence[int]) -> str:
     return f"{name_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
 
 
-def summary(run: Run) -> str:
+def summary(run: RunFacts) -> str:
     """The size of a run in which nothing is wrong."""
     calls = sum(len(rank.calls) for rank in run.ranks.values())
     return f"{counted(len(run.ranks), 'rank')}, {counted(calls, 'call')} in {counted(len(run.groups), 'group')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .calls import Call, Frame, Group, Rank, Run, Tensor
+from .calls import CallFacts, CodeLine, GroupFacts, RankFacts, RunFacts, Tensor
 from .torch_dumps import MOST_RANKS, user_frames
 
 _MOST_LINE = 4000
@@ -76,9 +76,9 @@ class LogReader:
     """Collects the facts about ranks from the lines of one or more logs."""
 
     def __init__(self) -> None:
-        self.run = Run({}, {})
+        self.run = RunFacts({}, {})
         self.reports: list[str] = []  # of unknown ranks
-        self._frames: dict[int | None, list[Frame]] = {}
+        self._frames: dict[int | None, list[CodeLine]] = {}
         self._status: int | None = None
         self._failed: int | None = None
         self._crashed: set[int] = set()
@@ -94,7 +94,7 @@ class LogReader:
 
     def _line(self, text: str, rank: int | None) -> None:
         if frame := _FRAME.search(text):
-            found_frame = Frame(frame[1], int(frame[2]), frame[3])
+            found_frame = CodeLine(frame[1], int(frame[2]), frame[3])
             if rank in self._crashed:  # these are listed in reverse
                 self._rank(rank).at = user_frames([*self._rank(rank).at, found_frame])
             else:
@@ -167,20 +167,20 @@ class LogReader:
         timeout: float | None,
     ) -> None:
         facts = self._rank(rank)
-        group = self.run.groups.setdefault(key, Group(key, label, (), complete=False))
+        group = self.run.groups.setdefault(key, GroupFacts(key, label, (), complete=False))
         group.ranks = tuple(sorted({*group.ranks, rank}))
         if number in facts.of(key):
             return
         operation = _OPERATIONS.get(op.upper(), op.lower())
         stack = user_frames(self._frames.get(rank, []))
         facts.calls.append(
-            Call(key, number, operation, len(facts.calls), tensors, stack=stack, done=False, timeout=timeout)
+            CallFacts(key, number, operation, len(facts.calls), tensors, stack=stack, done=False, timeout=timeout)
         )
         facts.starts[key] = min(facts.starts.get(key, number), number)
         facts.starts[""] = 2**63
         facts.has_record = True
 
-    def _rank(self, number: int) -> Rank:
+    def _rank(self, number: int) -> RankFacts:
         if number not in self.run.ranks:
-            self.run.ranks[number] = Rank(number, has_record=False)
+            self.run.ranks[number] = RankFacts(number, has_record=False)
         return self.run.ranks[number]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 
 from .align import Trouble, differences
-from .calls import Call, Run
+from .calls import CallFacts, RunFacts
 
 
-def unmatched_messages(run: Run) -> list[Trouble]:
+def unmatched_messages(run: RunFacts) -> list[Trouble]:
     """A trouble per pair of ranks with a send or a receive that the other side has not made, or made differently.
 
     Calls are matched in order. If a record has lost earlier calls, or a rank receives from any rank, the order is not
     known, so pairs with such a rank are skipped.
     """
-    sent: dict[tuple[str, int, int], list[Call]] = defaultdict(list)
-    received: dict[tuple[str, int, int], list[Call]] = defaultdict(list)
+    sent: dict[tuple[str, int, int], list[CallFacts]] = defaultdict(list)
+    received: dict[tuple[str, int, int], list[CallFacts]] = defaultdict(list)
     vague: set[int] = set()
     for rank, facts in run.ranks.items():
         if not facts.has_record or "" in facts.starts:
@@ -48,6 +48,6 @@ def unmatched_messages(run: Run) -> list[Trouble]:
     return found
 
 
-def differences_of_messages(sent: Call, received: Call) -> list[str]:
+def differences_of_messages(sent: CallFacts, received: CallFacts) -> list[str]:
     """The aspects (`shape`, `type`) in which a send and its receive differ."""
-    return differences(*(Call(call.group, 0, "message", 0, call.tensors) for call in (sent, received)))
+    return differences(*(CallFacts(call.group, 0, "message", 0, call.tensors) for call in (sent, received)))

@@ -9,7 +9,7 @@ from html import escape
 from ..view.html import built
 from ..wording import counted, name_ranks
 from .align import differences, line_of
-from .calls import Call, Run
+from .calls import CallFacts, RunFacts
 from .findings import Finding, summary
 
 _MOST_COLUMNS = 40
@@ -57,7 +57,7 @@ code { font: 12px/1.6 ui-monospace, "SF Mono", Menlo, Consolas, monospace; white
 """
 
 
-def page_of(run: Run, found: Sequence[Finding]) -> str:
+def page_of(run: RunFacts, found: Sequence[Finding]) -> str:
     main = found[0] if found else None
     sentence = main.sentence if main else f"Nothing wrong found in {summary(run)}"
     title = escape(sentence[:1].upper() + sentence[1:])
@@ -92,7 +92,7 @@ def _colours() -> str:
     return f":root {{{light[1]}}}\n@media (prefers-color-scheme: dark) {{ :root {{{dark[1]}}} }}\n"
 
 
-def _timeline(run: Run, main: Finding | None) -> Iterator[str]:
+def _timeline(run: RunFacts, main: Finding | None) -> Iterator[str]:
     """A row per rank and a column per call; calls with the same number in the same group share a column."""
     columns = _columns(run)
     if not columns:
@@ -126,7 +126,7 @@ def _timeline(run: Run, main: Finding | None) -> Iterator[str]:
         yield f'<p class="soft">{counted(len(ranks) - len(rows), "more rank")} not shown.</p>'
 
 
-def _columns(run: Run) -> list[tuple[str, int]]:
+def _columns(run: RunFacts) -> list[tuple[str, int]]:
     """All calls, by the time at which the first rank made them, or by their order on the ranks."""
     begun: dict[tuple[str, int], tuple[float, float]] = {}
     for rank in run.ranks.values():
@@ -137,13 +137,17 @@ def _columns(run: Run) -> list[tuple[str, int]]:
     return sorted(begun, key=lambda key: (begun[key], key))
 
 
-def _held(run: Run, rank: int) -> dict[tuple[str, int], Call]:
+def _held(run: RunFacts, rank: int) -> dict[tuple[str, int], CallFacts]:
     calls = run.ranks[rank].calls if rank in run.ranks else []
     return {(call.group, call.number): call for call in calls if not call.is_point_to_point}
 
 
 def _cell(
-    run: Run, rank: int, key: tuple[str, int], held: dict[int, dict[tuple[str, int], Call]], main: Finding | None
+    run: RunFacts,
+    rank: int,
+    key: tuple[str, int],
+    held: dict[int, dict[tuple[str, int], CallFacts]],
+    main: Finding | None,
 ) -> str:
     group, number = key
     is_fault = main is not None and key == (main.group, main.number)
@@ -168,11 +172,11 @@ def _cell(
     )
 
 
-def _arguments(call: Call) -> str:
+def _arguments(call: CallFacts) -> str:
     return call.what[len(call.operation) :].strip("()")[:40]
 
 
-def _places(run: Run, main: Finding | None) -> Iterator[str]:
+def _places(run: RunFacts, main: Finding | None) -> Iterator[str]:
     """The call of each rank in the finding, with its stack and the errors that it reported."""
     ranks = [*main.ranks, *main.waiting][:16] if main else []
     if main is None or not ranks:

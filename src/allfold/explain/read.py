@@ -13,7 +13,7 @@ from ..documents import DocumentError, parse, read_plain
 from ..errors import UsageError
 from ..wording import counted, name_ranks
 from .allfold_records import read_records
-from .calls import Group, Rank, Run
+from .calls import GroupFacts, RankFacts, RunFacts
 from .logs import LogReader, is_telling
 from .pickles import read_pickle
 from .torch_dumps import is_dump, read_dump
@@ -35,7 +35,7 @@ class Skipped:
     reason: str
 
 
-def read_run(paths: Sequence[Path], said: Callable[[str], None] = lambda _: None) -> tuple[Run, list[Skipped]]:
+def read_run(paths: Sequence[Path], said: Callable[[str], None] = lambda _: None) -> tuple[RunFacts, list[Skipped]]:
     """The run that these files and folders describe.
 
     In a folder, files that are not records are skipped and returned; a file that is named itself must be one.
@@ -137,15 +137,15 @@ def _rank_of(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _of_dumps(dumps: Sequence[tuple[Path, tuple[Rank, dict[str, Group], int | None]]]) -> Run:
-    run = Run({}, {}, lacks=_TORCH_LACKS if dumps else ())
+def _of_dumps(dumps: Sequence[tuple[Path, tuple[RankFacts, dict[str, GroupFacts], int | None]]]) -> RunFacts:
+    run = RunFacts({}, {}, lacks=_TORCH_LACKS if dumps else ())
     newest = max((rank for _, (rank, _, _) in dumps), key=lambda rank: rank.written or 0.0, default=None)
     if newest is not None and newest.run:
         of_now = [one for one in dumps if one[1][0].run in ("", newest.run)]
         if len(of_now) < len(dumps):
             run.notes.append(f"{counted(len(dumps) - len(of_now), 'file')} of earlier runs not used")
         dumps = of_now
-    incomplete: dict[str, Group] = {}
+    incomplete: dict[str, GroupFacts] = {}
     for path, (rank, groups, size) in dumps:
         before = run.ranks.get(rank.number)
         if before is not None and len(before.calls) >= len(rank.calls):
@@ -161,14 +161,14 @@ def _of_dumps(dumps: Sequence[tuple[Path, tuple[Rank, dict[str, Group], int | No
         for key, group in groups.items():
             known = run.groups.get(key)
             if not group.complete:
-                before_group = incomplete.setdefault(key, Group(key, group.label, (), False, group.size))
+                before_group = incomplete.setdefault(key, GroupFacts(key, group.label, (), False, group.size))
                 before_group.ranks = tuple(sorted({*before_group.ranks, *group.ranks}))
                 before_group.size = max(filter(None, (before_group.size, group.size)), default=None)
             elif known is None or known.ranks == group.ranks:
                 run.groups[key] = group
             else:  # two groups of the same name, of different ranks
                 other = f"{key} of {name_ranks(group.ranks)}"
-                run.groups[other] = Group(other, f"{group.label} of {name_ranks(group.ranks)}", group.ranks)
+                run.groups[other] = GroupFacts(other, f"{group.label} of {name_ranks(group.ranks)}", group.ranks)
                 _rename(rank, key, other)
     for key, group in incomplete.items():
         if key in run.groups:  # a dump that does know its members
@@ -178,13 +178,13 @@ def _of_dumps(dumps: Sequence[tuple[Path, tuple[Rank, dict[str, Group], int | No
     return run
 
 
-def _rename(rank: Rank, old: str, new: str) -> None:
+def _rename(rank: RankFacts, old: str, new: str) -> None:
     rank.calls = [replace(call, group=new) if call.group == old else call for call in rank.calls]
     if old in rank.starts:
         rank.starts[new] = rank.starts.pop(old)
 
 
-def _join(run: Run, other: Run) -> Run:
+def _join(run: RunFacts, other: RunFacts) -> RunFacts:
     """Merge the records of torch and of allfold of the same run."""
     run.groups |= other.groups
     run.size = max(filter(None, (run.size, other.size)), default=None)
@@ -202,7 +202,7 @@ def _join(run: Run, other: Run) -> Run:
     return run
 
 
-def _add_logs(run: Run, logs: LogReader) -> None:
+def _add_logs(run: RunFacts, logs: LogReader) -> None:
     """Add what logs say; the calls in them count only if there are no records."""
     has_records = bool(run.ranks)
     for number, rank in logs.run.ranks.items():

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .calls import Call, Run
+from .calls import CallFacts, RunFacts
 from .findings import Finding
 from .read import Skipped
 
 FORMAT, VERSION = "allfold-explanation", 1
 
 
-def as_json(run: Run, found: Iterable[Finding], skipped: Iterable[Skipped] = ()) -> dict[str, Any]:
+def as_json(run: RunFacts, found: Iterable[Finding], skipped: Iterable[Skipped] = ()) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -50,7 +50,7 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
-def call_as_json(call: Call) -> dict[str, Any]:
+def call_as_json(call: CallFacts) -> dict[str, Any]:
     return {
         "call": call.number,
         "what": call.what,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..documents import DocumentError, list_at, object_at, parse, text_at, whole_at
-from .calls import POINT_TO_POINT, Call, Frame, Group, Rank, Tensor
+from .calls import POINT_TO_POINT, CallFacts, CodeLine, GroupFacts, RankFacts, Tensor
 
 MOST_ENTRIES = 500_000
 MOST_RANKS = 2**20
@@ -56,7 +56,7 @@ def is_dump(value: Any) -> bool:
     return isinstance(value, dict) and "entries" in value and "version" in value
 
 
-def read_dump(value: Any, number: int | None) -> tuple[Rank, dict[str, Group], int | None]:
+def read_dump(value: Any, number: int | None) -> tuple[RankFacts, dict[str, GroupFacts], int | None]:
     """The rank, its groups, and the size of the run if the dump says so. `number`: the rank in the file's name."""
     document = object_at(value, "the dump")
     ours = document.get("allfold")
@@ -89,13 +89,13 @@ def read_dump(value: Any, number: int | None) -> tuple[Rank, dict[str, Group], i
     return rank, reader.groups, size
 
 
-def user_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def user_frames(frames: Sequence[CodeLine]) -> tuple[CodeLine, ...]:
     """The frames outside torch and other libraries, or all if there are none."""
     own = tuple(frame for frame in frames if not _LIBRARY.search(frame.file.replace("\\", "/")))
     return own or tuple(frames)
 
 
-def _groups(config: Any) -> dict[str, Group]:
+def _groups(config: Any) -> dict[str, GroupFacts]:
     groups = {}
     for key, one in (config if isinstance(config, dict) else {}).items():
         if not isinstance(one, dict) or not isinstance(key, str) or len(key) > _MOST_TEXT:
@@ -107,7 +107,7 @@ def _groups(config: Any) -> dict[str, Group]:
         )
         if members:
             key = text_at(one.get("name", key), "pg_config name", _MOST_TEXT)
-            groups[key] = Group(key, _label(key, text_at(one.get("desc", ""), "desc", _MOST_TEXT)), tuple(members))
+            groups[key] = GroupFacts(key, _label(key, text_at(one.get("desc", ""), "desc", _MOST_TEXT)), tuple(members))
     return groups
 
 
@@ -120,11 +120,11 @@ def _label(name: str, description: str) -> str:
 class _Reader:
     """Turns the entries of one rank into its calls."""
 
-    def __init__(self, number: int, groups: dict[str, Group]) -> None:
-        self.rank = Rank(number)
+    def __init__(self, number: int, groups: dict[str, GroupFacts]) -> None:
+        self.rank = RankFacts(number)
         self.groups = groups
         # By identity: a small file may refer to the same list a million times.
-        self._frames: dict[int, tuple[Frame, ...]] = {}
+        self._frames: dict[int, tuple[CodeLine, ...]] = {}
         self._shapes: dict[int, list[tuple[int, ...]]] = {}
         self._parts: dict[tuple[str, int], list[int]] = {}  # the places of the calls that were coalesced into one
         self._order = 0
@@ -134,7 +134,7 @@ class _Reader:
         entry = object_at(value, where)
         name, description = self._group_of(entry, where)
         if name not in self.groups:
-            self.groups[name] = Group(name, _label(name, description), (self.rank.number,), complete=False)
+            self.groups[name] = GroupFacts(name, _label(name, description), (self.rank.number,), complete=False)
         group = self.groups[name]
         library, _, profiled = text_at(entry.get("profiling_name"), f"{where}.profiling_name", _MOST_TEXT).partition(
             ":"
@@ -153,7 +153,7 @@ class _Reader:
         if entry.get("is_p2p") is True and not is_single and operation != "coalesced":
             is_single = True
         timeout = entry.get("timeout_ms")
-        call = Call(
+        call = CallFacts(
             group=name,
             number=number,
             operation=operation,
@@ -194,7 +194,7 @@ class _Reader:
         if self._is_cut:
             self.rank.starts[""] = 2**63  # of groups without any call in the record, nothing is known
 
-    def frames(self, value: Any) -> tuple[Frame, ...]:
+    def frames(self, value: Any) -> tuple[CodeLine, ...]:
         known = self._frames.get(id(value))
         if known is None:
             found = []
@@ -203,7 +203,7 @@ class _Reader:
                     file, line = one.get("filename"), one.get("line")
                     name = one.get("name", "")
                     if isinstance(file, str) and type(line) is int and isinstance(name, str):
-                        found.append(Frame(_printable(file), line, _printable(name)))
+                        found.append(CodeLine(_printable(file), line, _printable(name)))
             known = self._frames[id(value)] = tuple(found)
         return known
 
@@ -231,7 +231,7 @@ class _Reader:
             Tensor(_DTYPES.get(text, _printable(text)), shape) for text, shape in zip(types, known, strict=True)
         )
 
-    def _peer(self, profiled: str, group: Group) -> int | None:
+    def _peer(self, profiled: str, group: GroupFacts) -> int | None:
         match = _PEERS.fullmatch(profiled)
         if match is None or len(match[4]) > 9:
             return None
@@ -249,7 +249,7 @@ def _agreeing(operation: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor,
 
 
 def _root(
-    operation: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], group: Group, rank: int
+    operation: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], group: GroupFacts, rank: int
 ) -> int | None:
     """The root, if the arrays show it: only the root of a gather has outputs, and only that of a scatter has inputs."""
     is_root = (operation == "gather" and outputs) or (operation == "scatter" and inputs)
@@ -266,13 +266,13 @@ def _size(operation: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...
     return None
 
 
-def _together(parts: list[Call]) -> Call:
+def _together(parts: list[CallFacts]) -> CallFacts:
     last = parts[-1]
     arrays: list[Tensor] = []
     for part in parts:
         arrays += part.tensors or ()
     kinds = sorted({part.operation for part in parts} - {"coalesced"})
-    return Call(
+    return CallFacts(
         group=last.group,
         number=last.number,
         operation=f"coalesced {' and '.join(kinds)}".strip(),

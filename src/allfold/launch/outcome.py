@@ -14,7 +14,7 @@ from allfold.launch.supervise import Child
 from allfold.wording import name_ranks
 
 
-class Run(Protocol):
+class EndedRun(Protocol):
     """A run that has ended, of processes or of threads."""
 
     children: list[Child]
@@ -25,7 +25,7 @@ class Run(Protocol):
     def failed(self) -> list[Child]: ...
 
 
-def check_outcome(run: Run, timeout: float | None, survive: bool) -> None:
+def check_outcome(run: EndedRun, timeout: float | None, survive: bool) -> None:
     """Raise if ranks were late, or failed and were not allowed to."""
     __tracebackhide__ = True
     failed = run.failed
@@ -78,7 +78,7 @@ def in_order(failed: Iterable[Child]) -> list[Failure]:
     return sorted(failures, key=order)
 
 
-def failure_of(run: Run) -> RankFailed:
+def failure_of(run: EndedRun) -> RankFailed:
     first, *others = in_order(run.failed)
     by_themselves = [one for one in others if not one.was_ended_by_us]
     how = f"{first.child} {first.end}{also([(one.child.rank, one.end) for one in by_themselves])}"
@@ -113,17 +113,17 @@ def _of_many(end: str) -> str:
     return f"were{end.removeprefix('was')}" if end.startswith("was ") else end
 
 
-def late(run: Run) -> str:
+def late(run: EndedRun) -> str:
     return f"{name_ranks(run.late)} of {len(run.children)} had not finished"
 
 
-def unended(run: Run) -> str:
+def unended(run: EndedRun) -> str:
     """`rank 2 still runs, since threads cannot be ended`; nothing if no rank does."""
     still = [*run.still_running]
     return f"{name_ranks(still)} still run{'' if still[1:] else 's'}, since threads cannot be ended" if still else ""
 
 
-def _still_running_at(run: Run) -> str:
+def _still_running_at(run: EndedRun) -> str:
     """The same, with the place of each."""
     where = ", ".join(f"rank {rank} at {place}" for rank, place in run.still_running.items())
     return f"{unended(run)}: {where}" if where else ""

@@ -10,21 +10,21 @@ import numpy as np
 from .data.layout import Bytes
 from .data.memory import InPlaceType
 from .data.ops import SUM, Op
-from .data.specs import Block, Blocks, native, simple, vector, vector_of_types
+from .data.specs import BufferSpec, VectorSpec, native, simple, vector, vector_of_types
 from .failures import error
-from .point_to_point import Messages
-from .records import Shared
+from .point_to_point import MessageCalls
+from .records import CommunicatorState
 from .requests import Prequest, Repeated, Request
 
 Made = Callable[[], None]
 Class = TypeVar("Class", bound=type)
 
 
-class Collectives(Messages):
+class Collectives(MessageCalls):
     """The part of a communicator that makes collective calls on buffers. `_bcast` prepares `Bcast`, and so on."""
 
     def _run(self, call: Made) -> None:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         try:
             shared.run(call)
         except RuntimeError as problem:
@@ -91,7 +91,7 @@ class Collectives(Messages):
         return call
 
     def _allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         part = simple(recvbuf, True, shared.size)
         whole, dtype = _times(part, shared.size), native(part.layout)
         mine = _own(sendbuf, part, shared.rank, shared.size)
@@ -104,7 +104,7 @@ class Collectives(Messages):
         return call
 
     def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         part = simple(recvbuf, True, shared.size)
         whole, dtype = _times(part, shared.size), native(part.layout)
         source = whole if _in_place(sendbuf) else _times(simple(sendbuf, False, shared.size), shared.size)
@@ -176,7 +176,7 @@ class Collectives(Messages):
         return call
 
     def _allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         parts = vector(recvbuf, True, shared.size)
         dtype = native(parts.datatype.layout)
         mine = parts.parts[shared.rank] if _in_place(sendbuf) else simple(sendbuf, False)
@@ -191,18 +191,20 @@ class Collectives(Messages):
         return call
 
     def _alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         targets = vector(recvbuf, True, shared.size)
         sources = targets if _in_place(sendbuf) else vector(sendbuf, False, shared.size)
         return self._exchange(shared, sources.parts, targets.parts, native(targets.datatype.layout))
 
     def _alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         targets = vector_of_types(recvbuf, True, shared.size)
         sources = targets if _in_place(sendbuf) else vector_of_types(sendbuf, False, shared.size)
         return self._exchange(shared, sources, targets, np.dtype(np.uint8))
 
-    def _exchange(self, shared: Shared, sources: list[Block], targets: list[Block], dtype: np.dtype[Any]) -> Made:
+    def _exchange(
+        self, shared: CommunicatorState, sources: list[BufferSpec], targets: list[BufferSpec], dtype: np.dtype[Any]
+    ) -> Made:
         def call() -> None:
             given = _joined(sources)
             data = np.empty(sum(one.bytes for one in targets), np.uint8)
@@ -232,7 +234,7 @@ class Collectives(Messages):
         return call
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         target, source = _ends("Allreduce", sendbuf, recvbuf)
         reduction = _Reduction(shared, op, target)
 
@@ -245,7 +247,7 @@ class Collectives(Messages):
         return call
 
     def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         if _in_place(sendbuf):
             target = simple(recvbuf, True, shared.size)
             source = _times(target, shared.size)
@@ -259,7 +261,7 @@ class Collectives(Messages):
     def _reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: Op = SUM
     ) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         whole = simple(recvbuf, True)
         if recvcounts is None:
             if _in_place(sendbuf):
@@ -280,19 +282,19 @@ class Collectives(Messages):
                 raise ValueError(f"Reduce_scatter: mismatch in receive count {whole.count} and {own}")
         if source.count != sum(counts):
             raise ValueError(f"message: mismatch in send count {source.count} and sum(counts) {sum(counts)}")
-        target = Block(whole.raw, whole.start, counts[shared.rank], whole.datatype, whole.owner)
+        target = BufferSpec(whole.raw, whole.start, counts[shared.rank], whole.datatype, whole.owner)
         reduction = _Reduction(shared, op, target)
         size = target.layout.size
         return lambda: target.write(reduction.to_parts(source.read().copy(), [one * size for one in counts]))
 
     def _scan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         target, source = _ends("Scan", sendbuf, recvbuf)
         reduction = _Reduction(shared, op, target)
         return lambda: target.write(reduction.prefix(source.read().copy(), inclusive=True))
 
     def _exscan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         target, source = _ends("Exscan", sendbuf, recvbuf)
         reduction = _Reduction(shared, op, target)
 
@@ -303,8 +305,8 @@ class Collectives(Messages):
 
         return call
 
-    def _rooted(self, root: int) -> Shared:
-        shared: Shared = self._need()
+    def _rooted(self, root: int) -> CommunicatorState:
+        shared: CommunicatorState = self._need()
         if not 0 <= root < shared.size:
             self._fail(error("ERR_ROOT", f"root must be a rank from 0 to {shared.size - 1}, not {root}"))
         return shared
@@ -313,7 +315,7 @@ class Collectives(Messages):
 class _Reduction:
     """One operation on one datatype: by the engine, or on gathered data where the engine does not know them."""
 
-    def __init__(self, shared: Shared, op: Op, block: Block) -> None:
+    def __init__(self, shared: CommunicatorState, op: Op, block: BufferSpec) -> None:
         self.operation, self.datatype = op._need(), block.datatype
         self.operation.check(self.datatype)
         self.communicator, self.rank, self.size = shared.communicator, shared.rank, shared.size
@@ -368,37 +370,37 @@ def _in_place(buf: Any) -> bool:
     return buf is None or isinstance(buf, InPlaceType)
 
 
-def _times(block: Block, many: int) -> Block:
-    return Block(block.raw, block.start, block.count * many, block.datatype, block.owner)
+def _times(block: BufferSpec, many: int) -> BufferSpec:
+    return BufferSpec(block.raw, block.start, block.count * many, block.datatype, block.owner)
 
 
-def _own(sendbuf: Any, part: Block, rank: int, size: int) -> Callable[[], Bytes]:
+def _own(sendbuf: Any, part: BufferSpec, rank: int, size: int) -> Callable[[], Bytes]:
     """The contribution of this rank; in place, it lies in its part of the result."""
     if _in_place(sendbuf):
-        own = Block(part.raw, part.start + rank * part.count * part.layout.extent, part.count, part.datatype)
+        own = BufferSpec(part.raw, part.start + rank * part.count * part.layout.extent, part.count, part.datatype)
         return lambda: own.read().copy()
     return simple(sendbuf, False).read
 
 
-def _ends(name: str, sendbuf: Any, recvbuf: Any) -> tuple[Block, Block]:
+def _ends(name: str, sendbuf: Any, recvbuf: Any) -> tuple[BufferSpec, BufferSpec]:
     target = simple(recvbuf, True)
     source = target if _in_place(sendbuf) else simple(sendbuf, False)
     _alike(name, source, target)
     return target, source
 
 
-def _same_type(name: str, source: Block, target: Block) -> None:
+def _same_type(name: str, source: BufferSpec, target: BufferSpec) -> None:
     if source.datatype != target.datatype:
         raise ValueError(f"{name}: mismatch in send and receive MPI datatypes")
 
 
-def _alike(name: str, source: Block, target: Block) -> None:
+def _alike(name: str, source: BufferSpec, target: BufferSpec) -> None:
     _same_type(name, source, target)
     if source.bytes != target.bytes:
         raise ValueError(f"{name}: mismatch in send count {source.count} and receive count {target.count}")
 
 
-def _put(block: Block, data: Bytes, own: Bytes | None = None) -> None:
+def _put(block: BufferSpec, data: Bytes, own: Bytes | None = None) -> None:
     """Write the result to its block, unless it was computed there; `own`: the block's memory, if that is possible."""
     if not block.is_plain or (own is not None and data is not own):
         block.write(data)
@@ -408,7 +410,7 @@ def _writable(data: Bytes) -> Bytes:
     return data if data.flags.writeable else data.copy()
 
 
-def _bytes(parts: Blocks) -> Any:
+def _bytes(parts: VectorSpec) -> Any:
     return np.array([one.bytes for one in parts.parts], np.int64)
 
 
@@ -416,18 +418,18 @@ def _elements(bytes: Any, dtype: np.dtype[Any]) -> list[int]:
     return [int(one) // dtype.itemsize for one in bytes]
 
 
-def _joined(parts: list[Block]) -> Bytes:
+def _joined(parts: list[BufferSpec]) -> Bytes:
     return np.concatenate([one.read() for one in parts]) if parts else np.empty(0, np.uint8)
 
 
-def _divide(parts: list[Block], data: Bytes) -> None:
+def _divide(parts: list[BufferSpec], data: Bytes) -> None:
     start = 0
     for one in parts:
         one.write(data[start : start + one.bytes])
         start += one.bytes
 
 
-def _fitting(comm: Messages, block: Block, data: Bytes) -> None:
+def _fitting(comm: MessageCalls, block: BufferSpec, data: Bytes) -> None:
     if data.size > block.bytes:
         comm._fail(error("ERR_TRUNCATE", f"the root sends {data.size} bytes, and there is room for {block.bytes}"))
     block.write(data)

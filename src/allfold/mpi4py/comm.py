@@ -18,9 +18,9 @@ from .environment import abort, world
 from .failures import Errhandler, error, translated
 from .groups import Group
 from .info import INFO_NULL, Info
-from .objects import Objects
+from .objects import ObjectCalls
 from .point_to_point import kind_of
-from .records import Shared
+from .records import CommunicatorState
 from .refused import refuse
 from .requests import Done, Request, await_all
 
@@ -36,7 +36,7 @@ _PREDEFINED = {
     "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
     "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter",
 )  # fmt: skip
-class Comm(Collectives, Objects):
+class Comm(Collectives, ObjectCalls):
     """A communicator: ranks that send each other messages and make collective calls."""
 
     _null_error = "ERR_COMM"
@@ -65,11 +65,11 @@ class Comm(Collectives, Objects):
     # Members ---------------------------------------------------------------------------------------------------------
 
     def Get_size(self) -> int:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         return shared.size
 
     def Get_rank(self) -> int:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         return shared.rank
 
     def Get_group(self) -> Group:
@@ -108,9 +108,9 @@ class Comm(Collectives, Objects):
 
     # New communicators -----------------------------------------------------------------------------------------------
 
-    def _group(self, ranks: Sequence[int] | None) -> Shared | None:
+    def _group(self, ranks: Sequence[int] | None) -> CommunicatorState | None:
         """A communicator of some ranks of this one; every rank calls it, with None if it joins no group."""
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         try:
             made = shared.run(lambda: shared.communicator.group([shared.rank] if ranks is None else ranks))
         except AllfoldError as problem:
@@ -118,12 +118,12 @@ class Comm(Collectives, Objects):
         if ranks is None:
             made.engine.close(False)
             return None
-        new = Shared(made, [shared.world[rank] for rank in ranks])
+        new = CommunicatorState(made, [shared.world[rank] for rank in ranks])
         new.errhandler = shared.errhandler
         return new
 
     def Dup(self, info: Info | None = None) -> Self:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         new = self._group(range(shared.size))
         assert new is not None
         new.info = dict(shared.info) if info is None else dict(info.items())
@@ -145,7 +145,7 @@ class Comm(Collectives, Objects):
         return self.Idup(info)
 
     def Create(self, group: Group) -> Comm:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         wanted = group.ranks
         if not set(wanted) <= set(shared.world):
             self._fail(error("ERR_GROUP", "the group has ranks that this communicator does not have"))
@@ -154,7 +154,7 @@ class Comm(Collectives, Objects):
         return self._made_of(self._group(ranks))
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         if color < 0 and color != c.UNDEFINED:
             self._fail(error("ERR_ARG", f"Split: color must be 0 or more, or UNDEFINED, not {color}"))
         rows = np.empty((shared.size, 2), np.int64)
@@ -164,7 +164,7 @@ class Comm(Collectives, Objects):
         return self._made_of(self._group(None if color == c.UNDEFINED else ranks))
 
     def Split_type(self, split_type: int, key: int = 0, info: Info = INFO_NULL) -> Comm:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         if split_type == c.UNDEFINED:
             return self.Split(c.UNDEFINED, key)
         by_resource = split_type in (c.COMM_TYPE_HW_GUIDED, c.COMM_TYPE_RESOURCE_GUIDED)
@@ -175,11 +175,11 @@ class Comm(Collectives, Objects):
         return self.Split(next(number for number, host in enumerate(hosts) if shared.rank in host), key)
 
     @staticmethod
-    def _made_of(shared: Shared | None) -> Comm:
+    def _made_of(shared: CommunicatorState | None) -> Comm:
         return COMM_NULL if shared is None else Intracomm._of(shared)
 
     def Free(self) -> None:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         if self._predefined:
             raise error("ERR_COMM", f"{shared.name} cannot be freed")
         shared.attributes.delete_all(self)
@@ -208,7 +208,7 @@ class Comm(Collectives, Objects):
     info = property(Get_info, Set_info)
 
     def Get_attr(self, keyval: int) -> Any:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         if keyval == c.LASTUSEDCODE:
             return failures.last_code()
         if keyval in _PREDEFINED:
@@ -240,24 +240,24 @@ class Comm(Collectives, Objects):
 
     def Attach_buffer(self, buf: Any) -> None:
         """Keep the buffer for `Detach_buffer`; allfold copies buffered messages into memory of its own."""
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         if shared.buffer is not None:
             raise error("ERR_BUFFER", "a buffer is attached already")
         shared.buffer = buf if buf is None or isinstance(buf, int) else array_of(buf, True)
 
     def Detach_buffer(self) -> Any:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         self.Flush_buffer()
         found, shared.buffer = shared.buffer, None
         return buffer(found) if found is not None and not isinstance(found, int) else found
 
     def Flush_buffer(self) -> None:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         await_all(shared.buffered, shared.communicator.timeout)
         shared.buffered = []
 
     def Iflush_buffer(self) -> Request:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         return Request._of(shared.begin(self.Flush_buffer))
 
     # Errors ----------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Comm(Collectives, Objects):
     # After an error --------------------------------------------------------------------------------------------------
 
     def Revoke(self) -> None:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         shared.is_revoked = True
         shared.communicator.abort()
 
@@ -315,20 +315,20 @@ class Comm(Collectives, Objects):
         return bool(self._need().is_revoked)
 
     def Shrink(self) -> Comm:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         try:
             left = shared.communicator.shrink()
             ranks = np.empty(left.size, np.int64)
             left.all_gather(np.array([shared.world[shared.rank]], np.int64), ranks)
         except AllfoldError as problem:
             self._fail(problem)
-        return Intracomm._of(Shared(left, ranks.tolist()))
+        return Intracomm._of(CommunicatorState(left, ranks.tolist()))
 
     def Ishrink(self) -> tuple[Comm, Request]:
         return self.Shrink(), Request._of(Done())
 
     def Agree(self, flag: int) -> int:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         every = np.array([flag], np.int64)
         self._run(lambda: shared.communicator.all_reduce(every, "band"))
         return int(every[0])
@@ -362,7 +362,7 @@ class Intracomm(Comm):
     """A communicator of one group of ranks."""
 
     def Create_group(self, group: Group, tag: int = 0) -> Comm:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         own = shared.world[shared.rank]
         if own not in group.ranks:
             return COMM_NULL
@@ -373,7 +373,7 @@ class Intracomm(Comm):
             self._fail(problem)
         from ..communicator.communicator import Communicator
 
-        new = Shared(Communicator(made), group.ranks)
+        new = CommunicatorState(Communicator(made), group.ranks)
         new.errhandler = shared.errhandler
         return Intracomm._of(new)
 
@@ -428,7 +428,7 @@ class Intracomm(Comm):
         return self._mapped(len(ends_of(index, edges)))
 
     def _mapped(self, needed: int) -> int:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         if needed > shared.size:
             self._fail(error("ERR_ARG", f"{needed} ranks are needed, and there are {shared.size}"))
         return shared.rank if shared.rank < needed else c.UNDEFINED

@@ -23,40 +23,40 @@ from ..version import __version__
 from . import constants as c
 from .data.memory import buffer
 from .failures import error
-from .records import Shared
+from .records import CommunicatorState
 
 _numbers = itertools.count()
 
 
-class World:
+class MPIWorld:
     """The communicators and the buffer of one rank, from its beginning to its end."""
 
     def __init__(self, communicator: Communicator) -> None:
         rank, size = communicator.rank, communicator.size
-        self.world = Shared(communicator, range(size), "MPI_COMM_WORLD")
-        self.alone = Shared(_alone(communicator.timeout), [rank], "MPI_COMM_SELF")
+        self.world = CommunicatorState(communicator, range(size), "MPI_COMM_WORLD")
+        self.alone = CommunicatorState(_alone(communicator.timeout), [rank], "MPI_COMM_SELF")
         self.thread = threading.current_thread()
         self.buffer: Any = None
         self.is_over = False
 
 
-_of_process: list[World] = []
+_of_process: list[MPIWorld] = []
 _lock = threading.Lock()
 
 
-def world() -> World:
+def world() -> MPIWorld:
     """The world of this rank, which begins with the first call that needs it."""
     if getattr(in_this_thread, "communicator", None) is not None:
-        made: World | None = getattr(in_this_thread, "world", None)
+        made: MPIWorld | None = getattr(in_this_thread, "world", None)
         if made is None or made.world.communicator is not in_this_thread.communicator:
-            made = in_this_thread.world = World(in_this_thread.communicator)
+            made = in_this_thread.world = MPIWorld(in_this_thread.communicator)
         return made
     if not _of_process:
         with _lock:
             if not _of_process:
                 from ..launch.spawn import init  # not in a page, where there are no processes
 
-                _of_process.append(World(init(timeout=_timeout())))
+                _of_process.append(MPIWorld(init(timeout=_timeout())))
     return _of_process[0]
 
 

@@ -15,7 +15,7 @@ from ..errors import (
     UsageError,
 )
 from .constants import ERR_LASTCODE, ERROR_CLASSES
-from .handles import Handle
+from .handles import MPIHandle
 
 _NAMES = {number: name for name, number in ERROR_CLASSES.items()}
 _added: dict[int, tuple[int, str]] = {}  # classes and codes of the program: their class, and their text
@@ -158,7 +158,7 @@ def Remove_error_string(errorcode: int) -> None:
     _added[errorcode] = (_added[errorcode][0], "")
 
 
-class Errhandler(Handle):
+class Errhandler(MPIHandle):
     """The function that a communicator calls with an error, before it is raised."""
 
     _null_error = "ERR_ERRHANDLER"

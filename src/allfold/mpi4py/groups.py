@@ -7,30 +7,30 @@ from typing import Any, Self
 
 from . import constants as c
 from .failures import error
-from .handles import Handle
+from .handles import MPIHandle
 
 
-class Ranks:
+class RankList:
     """The ranks of a group, as they are numbered in the world."""
 
     def __init__(self, world: Sequence[int]) -> None:
         self.world = tuple(world)
 
 
-class Group(Handle):
+class Group(MPIHandle):
     """An ordered set of ranks."""
 
     _null_error = "ERR_GROUP"
-    _ob: Ranks | None
+    _ob: RankList | None
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        group: Ranks = self._need()
+        group: RankList = self._need()
         return group.world
 
     @classmethod
     def _from(cls, ranks: Sequence[int]) -> Self:
-        return cls._of(Ranks(ranks) if ranks else _EMPTY)
+        return cls._of(RankList(ranks) if ranks else _EMPTY)
 
     def Get_size(self) -> int:
         return len(self.ranks)
@@ -68,7 +68,7 @@ class Group(Handle):
         return c.IDENT if first == second else c.SIMILAR if sorted(first) == sorted(second) else c.UNEQUAL
 
     def Dup(self) -> Self:
-        return type(self)._of(Ranks(self.ranks))
+        return type(self)._of(RankList(self.ranks))
 
     Clone = Dup
 
@@ -123,6 +123,6 @@ def _listed(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
     return ranks
 
 
-_EMPTY = Ranks(())
+_EMPTY = RankList(())
 GROUP_NULL, GROUP_EMPTY = Group._of(None), Group._of(_EMPTY)
 GROUP_NULL._predefined = GROUP_EMPTY._predefined = True

@@ -12,7 +12,7 @@ _number_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _by_number: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-class Handle:
+class MPIHandle:
     """An object of MPI: `_ob` is what it stands for, or None if it is null."""
 
     _predefined = False
@@ -27,7 +27,7 @@ class Handle:
         self = object.__new__(cls)
         self._ob = None
         if other is not None:
-            if not isinstance(other, Handle) or not self._kin(other) or not self._fits(other._ob):
+            if not isinstance(other, MPIHandle) or not self._kin(other) or not self._fits(other._ob):
                 raise TypeError(f"expected {cls.__name__}, not {type(other).__name__}")
             self._ob, self._predefined = other._ob, other._predefined
         return self
@@ -60,13 +60,13 @@ class Handle:
         self._ob = instead
 
     def __eq__(self, other: object) -> bool:
-        return self._ob is other._ob if isinstance(other, Handle) and self._kin(other) else NotImplemented
+        return self._ob is other._ob if isinstance(other, MPIHandle) and self._kin(other) else NotImplemented
 
     def __ne__(self, other: object) -> bool:
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
 
-    def _kin(self, other: Handle) -> bool:
+    def _kin(self, other: MPIHandle) -> bool:
         """True if both are of one kind: two communicators, two groups."""
         return self._kind() is other._kind()
 
@@ -131,7 +131,7 @@ class Handle:
     f2py = fromint
 
 
-def name_of(handle: Handle) -> str | None:
+def name_of(handle: MPIHandle) -> str | None:
     """The name under which MPI has a predefined object."""
     if not handle._predefined and handle._ob is not None:
         return None
@@ -139,17 +139,17 @@ def name_of(handle: Handle) -> str | None:
 
 
 @lru_cache(maxsize=32)
-def _named(kind: type) -> list[tuple[str, Handle]]:
+def _named(kind: type) -> list[tuple[str, MPIHandle]]:
     """MPI's own objects of this kind, with their names."""
     from . import MPI
 
-    handles = [(name, one) for name, one in vars(MPI).items() if name.isupper() and isinstance(one, Handle)]
+    handles = [(name, one) for name, one in vars(MPI).items() if name.isupper() and isinstance(one, MPIHandle)]
     return [(name, one) for name, one in handles if one._kind() is kind]
 
 
-def predefined(name: str, copied: type[Handle] | None) -> Handle:
+def predefined(name: str, copied: type[MPIHandle] | None) -> MPIHandle:
     """MPI's object of this name, or a copy of this class."""
     from . import MPI
 
-    found: Handle = getattr(MPI, name)
+    found: MPIHandle = getattr(MPI, name)
     return found if copied is None else copied(found)

@@ -8,14 +8,14 @@ from typing import Any, Self
 
 from . import constants as c
 from .failures import error
-from .handles import Handle
+from .handles import MPIHandle
 
 
 class _Hints(dict[str, str]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-class Info(Handle):
+class Info(MPIHandle):
     """Pairs of text, in order."""
 
     _null_error = "ERR_INFO"

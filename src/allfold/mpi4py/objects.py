@@ -10,17 +10,17 @@ import numpy as np
 
 from .data.ops import SUM, Op, objects_of
 from .data.pickling import packed, pickle
-from .records import Shared
+from .records import CommunicatorState
 
 Fold = Op | Callable[[Any, Any], Any]
 
 
-class Objects:
+class ObjectCalls:
     """The part of a communicator that makes collective calls on objects."""
 
     _need: Callable[[], Any]
     _run: Callable[[Any], Any]
-    _rooted: Callable[[int], Shared]
+    _rooted: Callable[[int], CommunicatorState]
 
     def barrier(self) -> None:
         self._run(self._need().communicator.barrier)
@@ -41,11 +41,11 @@ class Objects:
         return self._value(lambda: shared.communicator.scatter_object(given, root))
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         return self._value(lambda: shared.communicator.all_gather_object(sendobj))  # type: ignore[no-any-return]
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
-        shared: Shared = self._need()
+        shared: CommunicatorState = self._need()
         parts = [packed(one) for one in _items("alltoall", sendobj, shared.size)]
 
         def call() -> list[Any]:

@@ -14,17 +14,17 @@ from ..errors import AllfoldError, CollectiveTimeout, MismatchError
 from . import constants as c
 from .data.layout import Bytes
 from .data.pickling import loaded, packed
-from .data.specs import Block, simple
+from .data.specs import BufferSpec, simple
 from .failures import error
-from .handles import Handle
-from .records import Shared
-from .requests import EMPTY, NO_PROCESS, Arrived, Done, Pending, Prequest, Repeated, Request, Status
+from .handles import MPIHandle
+from .records import CommunicatorState
+from .requests import EMPTY, NO_PROCESS, Arrived, Done, PendingRequest, Prequest, Repeated, Request, Status
 
 
-class Moving(Pending):
+class Moving(PendingRequest):
     """A message that is being sent or received by the engine."""
 
-    def __init__(self, comm: Messages, shared: Shared, operation: Any) -> None:
+    def __init__(self, comm: MessageCalls, shared: CommunicatorState, operation: Any) -> None:
         self.comm, self.shared, self.operation = comm, shared, operation
         self.result: tuple[Arrived, Any] | None = None
 
@@ -52,7 +52,9 @@ class Moving(Pending):
 class Acknowledged(Moving):
     """A synchronous send: done once a receive has taken the message."""
 
-    def __init__(self, comm: Messages, shared: Shared, operation: Any, answer: Any, to: tuple[int, int]) -> None:
+    def __init__(
+        self, comm: MessageCalls, shared: CommunicatorState, operation: Any, answer: Any, to: tuple[int, int]
+    ) -> None:
         super().__init__(comm, shared, operation)
         self.answer, self.to = answer, to
 
@@ -81,7 +83,9 @@ class Acknowledged(Moving):
 class Filling(Moving):
     """A receive into a buffer."""
 
-    def __init__(self, comm: Messages, shared: Shared, operation: Any, block: Block, into: Bytes) -> None:
+    def __init__(
+        self, comm: MessageCalls, shared: CommunicatorState, operation: Any, block: BufferSpec, into: Bytes
+    ) -> None:
         super().__init__(comm, shared, operation)
         self.block, self.into = block, into
 
@@ -104,10 +108,10 @@ class Taking(Moving):
         return Arrived(source, tag, data.size), loaded(data)
 
 
-class Both(Pending):
+class Both(PendingRequest):
     """A send and a receive, as one request."""
 
-    def __init__(self, sending: Pending, receiving: Pending) -> None:
+    def __init__(self, sending: PendingRequest, receiving: PendingRequest) -> None:
         self.sending, self.receiving = sending, receiving
 
     def done(self) -> bool:
@@ -119,7 +123,7 @@ class Both(Pending):
         return result
 
 
-class Message(Handle):
+class Message(MPIHandle):
     """A message that a matched probe has found. No other receive can get it."""
 
     _null_error = "ERR_REQUEST"
@@ -127,13 +131,13 @@ class Message(Handle):
 
     @classmethod
     def Probe(
-        cls, comm: Messages, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None
+        cls, comm: MessageCalls, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None
     ) -> Message:
         return comm.Mprobe(source, tag, status)
 
     @classmethod
     def Iprobe(
-        cls, comm: Messages, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None
+        cls, comm: MessageCalls, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None
     ) -> Message | None:
         return comm.Improbe(source, tag, status)
 
@@ -185,7 +189,7 @@ MESSAGE_NULL, MESSAGE_NO_PROC = Message._of(None), Message._of(_Found(NO_PROCESS
 MESSAGE_NULL._predefined = MESSAGE_NO_PROC._predefined = True
 
 
-class Messages(Handle, ABC):
+class MessageCalls(MPIHandle, ABC):
     """The part of a communicator that sends and receives."""
 
     _ob: Any
@@ -353,13 +357,13 @@ class Messages(Handle, ABC):
 
     probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
 
-    def _found(self, shared: Shared, source: int, tag: int) -> Any:
+    def _found(self, shared: CommunicatorState, source: int, tag: int) -> Any:
         try:
             return shared.messages.probe(*_engines(source, tag))
         except AllfoldError as problem:
             self._fail(problem)
 
-    def _matched(self, shared: Shared, source: int, tag: int, status: Status | None) -> Message:
+    def _matched(self, shared: CommunicatorState, source: int, tag: int, status: Status | None) -> Message:
         arrived, data = self._take(shared, source, tag)
         _fill_status(status, arrived)
         return Message._of(_Found(arrived, data, self))
@@ -429,13 +433,13 @@ class Messages(Handle, ABC):
 
     # Below -----------------------------------------------------------------------------------------------------------
 
-    def _usable(self) -> Shared:
-        shared: Shared = self._need()
+    def _usable(self) -> CommunicatorState:
+        shared: CommunicatorState = self._need()
         if shared.is_revoked:
             self._fail(error("ERR_REVOKED", "this communicator was revoked"))
         return shared
 
-    def _to(self, dest: int, tag: int) -> Shared:
+    def _to(self, dest: int, tag: int) -> CommunicatorState:
         shared = self._usable()
         if not 0 <= dest < shared.size and dest != c.PROC_NULL:
             self._fail(error("ERR_RANK", f"Send: dest must be a rank from 0 to {shared.size - 1}, not {dest}"))
@@ -443,7 +447,7 @@ class Messages(Handle, ABC):
             self._fail(error("ERR_TAG", f"Send: tag must be from 0 to {c.TAG_UB_VALUE}, not {tag}"))
         return shared
 
-    def _from(self, source: int, tag: int) -> Shared:
+    def _from(self, source: int, tag: int) -> CommunicatorState:
         shared = self._usable()
         if not 0 <= source < shared.size and source not in (c.PROC_NULL, c.ANY_SOURCE):
             last = shared.size - 1
@@ -452,19 +456,19 @@ class Messages(Handle, ABC):
             self._fail(error("ERR_TAG", f"Recv: tag must be from 0 to {c.TAG_UB_VALUE} or ANY_TAG, not {tag}"))
         return shared
 
-    def _isend(self, shared: Shared, buf: Any, dest: int, tag: int, copied: bool = False) -> Pending:
+    def _isend(self, shared: CommunicatorState, buf: Any, dest: int, tag: int, copied: bool = False) -> PendingRequest:
         if dest == c.PROC_NULL:
             return Done()
         data = simple(buf, False).read()
         return self._moving(shared, data.copy() if copied else data, dest, tag)
 
-    def _moving(self, shared: Shared, data: Bytes, dest: int, tag: int) -> Moving:
+    def _moving(self, shared: CommunicatorState, data: Bytes, dest: int, tag: int) -> Moving:
         try:
             return Moving(self, shared, shared.messages.start(True, data, dest, tag, None))
         except AllfoldError as problem:
             self._fail(problem)
 
-    def _issend(self, shared: Shared, buf: Any, dest: int, tag: int) -> Pending:
+    def _issend(self, shared: CommunicatorState, buf: Any, dest: int, tag: int) -> PendingRequest:
         if dest == c.PROC_NULL:
             return Done()
         data = simple(buf, False).read()
@@ -476,12 +480,12 @@ class Messages(Handle, ABC):
             self._fail(problem)
         return Acknowledged(self, shared, operation, answer, (dest, tag))
 
-    def _ibsend(self, shared: Shared, buf: Any, dest: int, tag: int) -> Pending:
+    def _ibsend(self, shared: CommunicatorState, buf: Any, dest: int, tag: int) -> PendingRequest:
         pending = self._isend(shared, buf, dest, tag, copied=True)
         shared.buffered = [*(one for one in shared.buffered if not one.done()), pending]
         return Done()
 
-    def _irecv(self, shared: Shared, buf: Any, source: int, tag: int) -> Pending:
+    def _irecv(self, shared: CommunicatorState, buf: Any, source: int, tag: int) -> PendingRequest:
         if source == c.PROC_NULL:
             return Done(NO_PROCESS)
         block = simple(buf, True)
@@ -506,7 +510,7 @@ class Messages(Handle, ABC):
         sending = self._isend(shared, buf, dest, sendtag, copied=True)
         return Both(sending, self._irecv(shared, buf, source, recvtag))
 
-    def _take(self, shared: Shared, source: int, tag: int) -> tuple[Arrived, Bytes]:
+    def _take(self, shared: CommunicatorState, source: int, tag: int) -> tuple[Arrived, Bytes]:
         try:
             sender, tag, _, data = shared.messages.take(*_engines(source, tag), None)
         except AllfoldError as problem:

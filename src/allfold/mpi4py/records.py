@@ -10,13 +10,13 @@ from typing import Any
 from ..communicator.communicator import Communicator
 from .data.attributes import Attributes
 from .failures import ERRORS_RETURN
-from .requests import EMPTY, Arrived, Pending
+from .requests import EMPTY, Arrived, PendingRequest
 
 NEIGHBOURS, GROUPS = 1, 2
 """Contexts of messages, beside 0 for those of the program: see native/messages/channel.hpp."""
 
 
-class Shared:
+class CommunicatorState:
     """An MPI communicator: allfold's, with the state that MPI adds to it."""
 
     def __init__(self, communicator: Communicator, world: Sequence[int], name: str = "") -> None:
@@ -27,7 +27,7 @@ class Shared:
         self.attributes = Attributes()
         self.info: dict[str, str] = {}
         self.topology: Any = None
-        self.buffered: list[Pending] = []
+        self.buffered: list[PendingRequest] = []
         self.buffer: Any = None
         self.is_revoked = False
         self._worker: _Worker | None = None
@@ -40,7 +40,7 @@ class Shared:
             return call()
         return self._worker.begin(call).wait()[1]
 
-    def begin(self, call: Callable[[], Any]) -> Pending:
+    def begin(self, call: Callable[[], Any]) -> PendingRequest:
         """Make a collective call in the background, after those that were begun before."""
         if self._worker is None:
             self._worker = _Worker()
@@ -74,7 +74,7 @@ class _Worker:
             call.make()
 
 
-class _Call(Pending):
+class _Call(PendingRequest):
     """A collective call in the background."""
 
     def __init__(self, call: Callable[[], Any]) -> None:

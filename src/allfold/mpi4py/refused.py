@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from .failures import NotOffered
-from .handles import Handle
+from .handles import MPIHandle
 
 
 def refuse(what: str, instead: str) -> NotOffered:
     return NotOffered(f"allfold has no {what}; {instead}")
 
 
-class _Refused(Handle):
+class _Refused(MPIHandle):
     """A class that has only a null object."""
 
     _what, _instead = "", ""

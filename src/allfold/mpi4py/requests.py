@@ -13,7 +13,7 @@ from .data.datatypes import Datatype
 from .data.predefined import BYTE
 from .failures import Exception as MPIException
 from .failures import error
-from .handles import Handle
+from .handles import MPIHandle
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.00002, 0.001
 _LOOKS = 200  # without a pause
@@ -147,7 +147,7 @@ def _memory(arrived: Arrived) -> Any:
     return _array(facts)
 
 
-class Pending(ABC):
+class PendingRequest(ABC):
     """Something under way. `wait` may be called again: it returns or raises the same."""
 
     is_persistent = False
@@ -170,7 +170,7 @@ class Pending(ABC):
         return
 
 
-class Done(Pending):
+class Done(PendingRequest):
     """An operation that has ended already."""
 
     def __init__(self, arrived: Arrived = EMPTY, value: Any = None) -> None:
@@ -183,14 +183,14 @@ class Done(Pending):
         return self._result
 
 
-class Repeated(Pending):
+class Repeated(PendingRequest):
     """A persistent request: inactive until it is started, and again when it is done."""
 
     is_persistent = True
 
-    def __init__(self, start: Callable[[], Pending]) -> None:
+    def __init__(self, start: Callable[[], PendingRequest]) -> None:
         self.start_one = start
-        self.active: Pending | None = None
+        self.active: PendingRequest | None = None
 
     @property
     def is_active(self) -> bool:  # type: ignore[override]
@@ -212,7 +212,7 @@ class Repeated(Pending):
             self.active.cancel()
 
 
-class Generalized(Pending):
+class Generalized(PendingRequest):
     """A request whose work the program does itself."""
 
     def __init__(self, query: Any, free: Any, cancel: Any, args: Any, keywords: Any) -> None:
@@ -249,7 +249,7 @@ class Generalized(Pending):
             raise error("ERR_OTHER", f"{type(problem).__name__}: {problem}") from problem
 
 
-def await_all(pending: Sequence[Pending], limit: float | None) -> None:
+def await_all(pending: Sequence[PendingRequest], limit: float | None) -> None:
     _await(lambda: all(one.done() for one in pending), limit)
 
 
@@ -267,11 +267,11 @@ def _await(happened: Callable[[], bool], limit: float | None = None) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-class Request(Handle):
+class Request(MPIHandle):
     """A call that is under way."""
 
     _null_error = "ERR_REQUEST"
-    _ob: Pending | None
+    _ob: PendingRequest | None
 
     def __new__(cls, request: Request | None = None) -> Self:
         self = cls._made(request)
@@ -297,7 +297,7 @@ class Request(Handle):
             status._set(arrived)
         return value
 
-    def _end(self, pending: Pending) -> None:
+    def _end(self, pending: PendingRequest) -> None:
         if isinstance(pending, Repeated):
             pending.active = None
         else:
@@ -340,7 +340,7 @@ class Request(Handle):
         self.Cancel()
 
     def Free(self) -> None:
-        pending: Pending = self._need()
+        pending: PendingRequest = self._need()
         self._ob = None
         if not isinstance(pending, Repeated):
             pending.freed()

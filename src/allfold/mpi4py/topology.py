@@ -11,12 +11,12 @@ from . import constants as c
 from .collectives import Made, with_forms
 from .comm import COMM_NULL, Comm, Intracomm
 from .data.pickling import packed, pickle
-from .data.specs import Block, simple, vector, vector_of_types
+from .data.specs import BufferSpec, simple, vector, vector_of_types
 from .failures import error
-from .records import NEIGHBOURS, Shared
+from .records import NEIGHBOURS, CommunicatorState
 
 
-class Grid:
+class CartesianTopology:
     """The ranks as points of a grid, in row-major order."""
 
     kind = c.CART
@@ -50,7 +50,7 @@ class Grid:
         return both, both
 
 
-class Graph:
+class GraphTopology:
     """The neighbours of every rank, known to all."""
 
     kind = c.GRAPH
@@ -88,8 +88,8 @@ class Topocomm(Intracomm):
         own = next(one for one in cls.__mro__ if one is Topocomm or one in KINDS.values())
         return what is None or issubclass(KINDS.get(type(what.topology), Intracomm), own)
 
-    def _neighbours(self) -> tuple[Shared, list[int], list[int]]:
-        shared: Shared = self._need()
+    def _neighbours(self) -> tuple[CommunicatorState, list[int], list[int]]:
+        shared: CommunicatorState = self._need()
         return shared, *shared.topology.neighbours(shared.rank)
 
     @property
@@ -179,9 +179,9 @@ class Cartcomm(Topocomm):
     """A communicator whose ranks are the points of a grid."""
 
     @property
-    def _grid(self) -> Grid:
+    def _grid(self) -> CartesianTopology:
         grid = self._need().topology
-        if not isinstance(grid, Grid):
+        if not isinstance(grid, CartesianTopology):
             raise error("ERR_TOPOLOGY", "this communicator has no grid")
         return grid
 
@@ -221,7 +221,7 @@ class Cartcomm(Topocomm):
         ]
         shared = self._group(ranks)
         assert shared is not None
-        shared.topology = Grid([grid.dims[one] for one in kept], [grid.periods[one] for one in kept])
+        shared.topology = CartesianTopology([grid.dims[one] for one in kept], [grid.periods[one] for one in kept])
         return Cartcomm._of(shared)
 
     dim, topo = property(Get_dim), property(Get_topo)
@@ -235,9 +235,9 @@ class Graphcomm(Topocomm):
     """A communicator whose ranks are the vertices of a graph that all ranks know."""
 
     @property
-    def _graph(self) -> Graph:
+    def _graph(self) -> GraphTopology:
         graph = self._need().topology
-        if not isinstance(graph, Graph):
+        if not isinstance(graph, GraphTopology):
             raise error("ERR_TOPOLOGY", "this communicator has no graph")
         return graph
 
@@ -283,7 +283,7 @@ class Distgraphcomm(Topocomm):
         return list(edges.sources), list(edges.targets), edges.weights
 
 
-KINDS: dict[type, type[Topocomm]] = {Grid: Cartcomm, Graph: Graphcomm, Edges: Distgraphcomm}
+KINDS: dict[type, type[Topocomm]] = {CartesianTopology: Cartcomm, GraphTopology: Graphcomm, Edges: Distgraphcomm}
 """The class of the communicators with each kind of neighbours."""
 
 
@@ -299,7 +299,7 @@ def create_cart(comm: Intracomm, dims: Sequence[int], periods: Any) -> Any:
     size = int(np.prod(lengths)) if lengths else 1
     if any(one <= 0 for one in lengths) or size > comm.Get_size():
         comm._fail(error("ERR_DIMS", f"a grid of {lengths} needs {size} ranks, and there are {comm.Get_size()}"))
-    return _with(comm, size, Grid(lengths, rounds), Cartcomm)
+    return _with(comm, size, CartesianTopology(lengths, rounds), Cartcomm)
 
 
 def ends_of(index: Sequence[int], edges: Sequence[int]) -> list[int]:
@@ -314,7 +314,7 @@ def create_graph(comm: Intracomm, index: Sequence[int], edges: Sequence[int]) ->
         comm._fail(
             error("ERR_ARG", f"a graph of {len(ends)} vertices needs as many ranks, and there are {comm.Get_size()}")
         )
-    return _with(comm, len(ends), Graph(ends, edges), Graphcomm)
+    return _with(comm, len(ends), GraphTopology(ends, edges), Graphcomm)
 
 
 def _with(comm: Intracomm, size: int, topology: Any, kind: type[Comm]) -> Any:
@@ -364,12 +364,14 @@ def create_distributed(
     return Distgraphcomm._of(shared)
 
 
-def _parts_of(part: Block, many: int) -> list[Block]:
+def _parts_of(part: BufferSpec, many: int) -> list[BufferSpec]:
     length = part.count * part.layout.extent
-    return [Block(part.raw, part.start + one * length, part.count, part.datatype, part.owner) for one in range(many)]
+    return [
+        BufferSpec(part.raw, part.start + one * length, part.count, part.datatype, part.owner) for one in range(many)
+    ]
 
 
-def _tags(shared: Shared, sources: list[int], targets: list[int]) -> tuple[list[int], list[int]]:
+def _tags(shared: CommunicatorState, sources: list[int], targets: list[int]) -> tuple[list[int], list[int]]:
     """The tags of the messages from each source and to each target.
 
     In a grid of one or two ranks in a row, both neighbours are the same rank: a message sent up arrives from below.
@@ -379,7 +381,9 @@ def _tags(shared: Shared, sources: list[int], targets: list[int]) -> tuple[list[
     return [number ^ 1 for number in range(len(sources))], list(range(len(targets)))
 
 
-def _exchange(shared: Shared, given: list[Block], targets: list[int], parts: list[Block], sources: list[int]) -> Made:
+def _exchange(
+    shared: CommunicatorState, given: list[BufferSpec], targets: list[int], parts: list[BufferSpec], sources: list[int]
+) -> Made:
     messages = shared.messages
     into, out = _tags(shared, sources, targets)
 

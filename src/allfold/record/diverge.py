@@ -13,7 +13,7 @@ from typing import Any
 
 from ..wording import counted, name_ranks
 from . import FACTS
-from .read import CallKey, Form, RankRecord, Recorded
+from .read import CallForm, CallKey, RankRecord, Recorded
 
 Records = Mapping[int, RankRecord]
 _Calls = Mapping[int, Mapping[CallKey, Recorded]]
@@ -249,11 +249,11 @@ def _disagreement(key: CallKey, calls: dict[int, Recorded]) -> Difference | None
 # Words ---------------------------------------------------------------------------------------------------------------
 
 
-def _shape(form: Form) -> tuple[Any, ...]:
+def _shape(form: CallForm) -> tuple[Any, ...]:
     return form.operation, form.inputs, form.outputs, form.reduction, form.root, form.peer
 
 
-def _is_defined(form: Form, rank: int) -> bool:
+def _is_defined(form: CallForm, rank: int) -> bool:
     """False for the target of a reduction on a rank that is not the root: backends may leave anything there."""
     if form.operation != "reduce" or form.root is None:
         return True

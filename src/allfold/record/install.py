@@ -17,12 +17,12 @@ from ..intercept.install import on_world
 from .format import file_name
 from .keep import VARIABLE, Keep
 from .program import early_state, head, state
-from .recorder import Recorder, wait
-from .stores import Answers
+from .recorder import CallRecorder, wait
+from .stores import StoreAnswers
 
 _early: dict[str, Any] = {}
-_answers: Answers | None = None
-_recorder: Recorder | None = None
+_answers: StoreAnswers | None = None
+_recorder: CallRecorder | None = None
 
 
 def install() -> None:
@@ -30,7 +30,7 @@ def install() -> None:
     global _answers, _early
     if _answers is None:
         _early = early_state()
-        _answers = Answers()
+        _answers = StoreAnswers()
         on_world(_begin, _end)
 
 
@@ -49,13 +49,13 @@ def _begin(group: Any, _: Any) -> None:
     watch("record", _recorder)
 
 
-def _open(rank: int) -> Recorder:
+def _open(rank: int) -> CallRecorder:
     folder = os.path.abspath(os.environ[RECORD])
     keep = Keep.of(os.environ.get(VARIABLE, "digests"))
     path = os.path.join(folder, file_name(rank, _restarts()))
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        return Recorder(path, head(rank, str(keep), _early), keep)
+        return CallRecorder(path, head(rank, str(keep), _early), keep)
     except FileExistsError:
         raise UsageError(
             f"{RECORD}={os.environ[RECORD]}: this folder already has a record ({os.path.basename(path)}); name another"

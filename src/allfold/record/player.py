@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
-from ..explain.calls import Frame, Tensor
+from ..explain.calls import CodeLine, Tensor
 from ..intercept.done_work import NO_TIMEOUT, DoneWork
 from ..intercept.lines import lines_of, place
 from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, tensors_of
 from .digests import digest_of, fill
-from .read import Answer, CallKey, Form, RankRecord, Recorded, RecordedGroup, bytes_of
+from .read import CallForm, CallKey, RankRecord, Recorded, RecordedGroup, StoreAnswer, bytes_of
 from .stores import as_bytes, key_of
 
 _internal: Any = torch._C._distributed_c10d
@@ -42,7 +42,7 @@ class Player:
         self.ended: str | None = None
         self.made = 0
         self._calls = {call.key: call for call in record.calls}
-        self._answers: dict[tuple[str, str], deque[Answer]] = {}
+        self._answers: dict[tuple[str, str], deque[StoreAnswer]] = {}
         for answer in record.answers:
             self._answers.setdefault((answer.method, repr(answer.key)), deque()).append(answer)
         with open(record.path, "rb") as file:
@@ -270,7 +270,7 @@ def _told(made: Made) -> str:
         return tuple(Tensor(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors)
 
     peer = made.peer if made.peer is None else dist.get_process_group_ranks(made.group)[made.peer]
-    form = Form(
+    form = CallForm(
         made.operation,
         RecordedGroup(0, made.group.group_name, ()),
         of(made.read),
@@ -278,7 +278,7 @@ def _told(made: Made) -> str:
         _name_of(made.reduction),
         made.root,
         peer,
-        stack=tuple(Frame(*line) for line in lines_of(place(4))),
+        stack=tuple(CodeLine(*line) for line in lines_of(place(4))),
     )
     return f"{form.what}{form.where}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import UsageError
-from ..explain.calls import POINT_TO_POINT, Call, Frame, Tensor
+from ..explain.calls import POINT_TO_POINT, CallFacts, CodeLine, Tensor
 from . import format as blocks
 
 _NAME = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.allfold")
@@ -37,7 +37,7 @@ class RecordedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CallForm:
     """The facts that calls from one line have in common. `peer` is a rank of the run."""
 
     operation: str
@@ -50,7 +50,7 @@ class Form:
     background: bool = True
     splits: bool = False
     devices: tuple[str, ...] = ()
-    stack: tuple[Frame, ...] = ()
+    stack: tuple[CodeLine, ...] = ()
 
     @property
     def is_message(self) -> bool:
@@ -60,7 +60,7 @@ class Form:
     def what(self) -> str:
         """`all_reduce(float32[4], sum)`."""
         tensors = self.inputs or self.outputs
-        return Call(
+        return CallFacts(
             "", 0, self.operation, 0, tensors, self.reduction, None if self.is_message else self.root, self.peer
         ).what
 
@@ -75,7 +75,7 @@ class Recorded:
     """One call. `number` counts the calls of the rank, `place` those of its group (separately for messages)."""
 
     number: int
-    form: Form
+    form: CallForm
     place: int
     inputs: list[int | None]
     begun: int  # the offsets of its blocks in the file, which show what came before what
@@ -101,7 +101,7 @@ class Recorded:
         return f"call {self.number}, {self.what} ({kind} {self.place} of {self.form.group.label})"
 
 
-class Answer(NamedTuple):
+class StoreAnswer(NamedTuple):
     """The answer of a store. `value`: bytes as text with the same codes; for an error, [type, text]."""
 
     method: str
@@ -129,7 +129,7 @@ class RankRecord:
     head: dict[str, Any]
     worlds: list[dict[str, Any]] = field(default_factory=list)
     calls: list[Recorded] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[StoreAnswer] = field(default_factory=list)
     ended: str | None = None
     note: str = ""  # why the end of the file cannot be read
 
@@ -223,7 +223,7 @@ class _Reader:
         self.note = ""
         self.data: tuple[int, int] = (-1, 0)
         self._groups: dict[int, RecordedGroup] = {}
-        self._forms: dict[int, Form] = {}
+        self._forms: dict[int, CallForm] = {}
         self._takers: dict[bytes, Callable[[Any, int], None]] = {
             blocks.HEAD: self._head,
             blocks.WORLD: self._world,
@@ -277,7 +277,7 @@ class _Reader:
     def _form(self, form: dict[str, Any], _: int) -> None:
         group = self._groups[form["group"]]
         peer, root = form.get("peer"), form.get("root")
-        self._forms[form["form"]] = Form(
+        self._forms[form["form"]] = CallForm(
             str(form["operation"]),
             group,
             tuple(_tensor(*one) for one in form["inputs"]),
@@ -288,7 +288,7 @@ class _Reader:
             bool(form.get("background")),
             bool(form.get("splits")),
             tuple(map(str, form.get("devices", ()))),
-            tuple(Frame(str(file), _natural(line), str(function)) for file, line, function in form["stack"]),
+            tuple(CodeLine(str(file), _natural(line), str(function)) for file, line, function in form["stack"]),
         )
 
     def _call(self, call: list[Any], at: int) -> None:
@@ -324,7 +324,7 @@ class _Reader:
         if not succeeded:
             kind, text = value
             value = [str(kind), str(text)]
-        self._known.answers.append(Answer(str(method), key, bool(succeeded), value, at))
+        self._known.answers.append(StoreAnswer(str(method), key, bool(succeeded), value, at))
 
     def _ends(self, end: dict[str, Any], _: int) -> None:
         self._known.ended = str(end["words"])

@@ -28,7 +28,7 @@ _LAST_SECONDS = 0.2
 _internal: Any = torch._C._distributed_c10d
 
 
-class Recorder:
+class CallRecorder:
     """Records the calls of this process. One per process; it continues if the script creates its groups again."""
 
     def __init__(self, path: str, head: dict[str, Any], keep: Keep) -> None:

@@ -25,7 +25,7 @@ Answer = list[Any]
 """[method, keys, succeeded, value or [type, text]]"""
 
 
-class Answers:
+class StoreAnswers:
     """Records the answers of all stores. Until there is a file, the last ones are kept in memory."""
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ derived from torch's class of that name (docs/testing.md).
 
 from typing import Any
 
-from allfold.testing.rank import Rank
+from allfold.testing.rank import RankOfTest
 from allfold.testing.runs import run
 
 __all__ = ["ranks", "run"]
 
-ranks = Rank.ranks
+ranks = RankOfTest.ranks
 
 _FOR_TORCH = ("DistributedTestBase", "MultiProcessTestCase")
 

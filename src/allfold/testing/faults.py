@@ -67,7 +67,7 @@ def killed_file(folder: str | os.PathLike[str], rank: int) -> str:
     return os.path.join(folder, f"killed-{rank}")
 
 
-class Ranks:
+class RanksOfTest:
     """The ranks of the test that runs, to make some of them fail or fall behind. All ranks call the same methods.
 
     >>> def work(comm):
@@ -109,7 +109,7 @@ class Ranks:
 
 
 def _here(name: str, ranks: Any, seconds: float = 0.0) -> _Here:
-    """The rank that this is; checks the arguments of a method of `Ranks`."""
+    """The rank that this is; checks the arguments of a method of `RanksOfTest`."""
     here = _of_thread.get() or _of_process
     if here is None:
         raise UsageError(f"ranks.{name} works in the ranks of @pytest.mark.ranks and of allfold.testing.run only")

@@ -16,7 +16,7 @@ from _pytest.assertion import util
 from _pytest.capture import CaptureFixture, FDCapture, SysCapture
 from _pytest.config import default_plugins, get_config
 
-from allfold.testing.rank import Rank
+from allfold.testing.rank import RankOfTest
 
 for _name in default_plugins:  # now, in the template: a rank that imports an extension module for them ends slowly
     import_module(f"_pytest.{_name}")
@@ -59,7 +59,7 @@ LOCAL: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 
 
 def call_test(
-    test: Callable[..., Any], rank: Rank, values: Mapping[str, Any], verbosity: int | None
+    test: Callable[..., Any], rank: RankOfTest, values: Mapping[str, Any], verbosity: int | None
 ) -> tuple[str, str]:
     """Call the test's function; returns how it ended, and why. `verbosity`: None in pytest's own process."""
     __tracebackhide__ = True

@@ -18,7 +18,7 @@ from allfold.errors import UsageError
 from allfold.launch.environment import Place
 from allfold.launch.spawn import connected
 from allfold.testing.coverage_of_ranks import measured
-from allfold.testing.faults import Ranks, running
+from allfold.testing.faults import RanksOfTest, running
 from allfold.testing.leftovers import watching
 
 _stacks: int | None = None
@@ -40,13 +40,13 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankOfTest:
     """One rank of a test."""
 
     rank: int
     world_size: int
     comm: Any = None
-    ranks: ClassVar[Ranks] = Ranks()
+    ranks: ClassVar[RanksOfTest] = RanksOfTest()
     has_group: bool = False
 
     @property
@@ -56,7 +56,7 @@ class Rank:
 
 
 @contextlib.contextmanager
-def entered(setup: Setup, place: Place) -> Iterator[Rank]:
+def entered(setup: Setup, place: Place) -> Iterator[RankOfTest]:
     """A rank that is connected as the test wants it."""
     __tracebackhide__ = True
     record_stacks(setup.folder, place.rank)
@@ -69,7 +69,7 @@ def entered(setup: Setup, place: Place) -> Iterator[Rank]:
         if setup.backend is not None:
             connections.enter_context(_process_group(setup, setup.backend, place))
         comm = connections.enter_context(connected(place)) if setup.connects else None
-        yield Rank(place.rank, place.size, comm, setup.backend is not None)
+        yield RankOfTest(place.rank, place.size, comm, setup.backend is not None)
         # Not after an error, as in `connected`.
         _destroy_groups()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed
 from allfold.launch.lines import Frame, call_at, shown, users_line
-from allfold.launch.outcome import Failure, Run, in_order, late, rank_failed, unended
+from allfold.launch.outcome import EndedRun, Failure, in_order, late, rank_failed, unended
 from allfold.launch.supervise import Child
 from allfold.testing.rank import stack_file
 from allfold.wording import name_ranks
@@ -24,7 +24,7 @@ CallOf = Callable[[Child], tuple[str, str, int] | None]
 
 
 def failure(
-    run: Run,
+    run: EndedRun,
     place_of: PlaceOf,
     timeout: float,
     delays: int | None = None,

@@ -23,7 +23,7 @@ from allfold.launch.outcome import result_of
 from allfold.launch.spawn import check_kind, check_ranks, check_work, pickled_by_value, ranks_per_host, supervised
 from allfold.testing.coverage_of_ranks import collect, settings
 from allfold.testing.faults import killed_file, running
-from allfold.testing.rank import Rank, Setup, entered
+from allfold.testing.rank import RankOfTest, Setup, entered
 from allfold.testing.report import call_in, failure, place_in
 
 Result = TypeVar("Result")
@@ -147,7 +147,7 @@ def run(
     return run_ranks(partial(_with_group, function), ranks, options, args=args, connects=backend is None)
 
 
-def _with_group(function: Callable[..., Result], rank: Rank, *args: Any) -> Result:
+def _with_group(function: Callable[..., Result], rank: RankOfTest, *args: Any) -> Result:
     __tracebackhide__ = True
     return function(rank.comm if rank.process_group is None else rank.process_group, *args)
 
@@ -155,7 +155,7 @@ def _with_group(function: Callable[..., Result], rank: Rank, *args: Any) -> Resu
 def run_ranks(
     work: Callable[..., Result], ranks: int, options: Options, *, args: Sequence[Any] = (), connects: bool
 ) -> list[Result]:
-    """Like `run`, but the work gets a `Rank`, which has a communicator if `connects`."""
+    """Like `run`, but the work gets a `RankOfTest`, which has a communicator if `connects`."""
     __tracebackhide__ = True
     if options.threads:
         return _run_threads(work, ranks, options, args)
@@ -210,7 +210,7 @@ def _run_threads(work: Callable[..., Result], ranks: int, options: Options, args
     def on_rank(communicator: Any) -> Result:
         __tracebackhide__ = True
         with running(communicator.rank, ranks, None, options.delays):
-            return work(Rank(communicator.rank, ranks, communicator), *args)
+            return work(RankOfTest(communicator.rank, ranks, communicator), *args)
 
     check_ranks(ranks)
     run = ThreadRun(on_rank, ranks)

@@ -114,7 +114,7 @@ def folding(op: Op | None, dtype: Dtype, ranks: int) -> Folding:
     return fold
 
 
-class Run:
+class MessageRun:
     """Runs one rank's message program on arrays: `start` up to the first wait, `finish` to the end."""
 
     def __init__(

@@ -10,14 +10,14 @@ import numpy as np
 
 from .. import constants as c
 from ..failures import error
-from ..handles import Handle
+from ..handles import MPIHandle
 from .attributes import Attributes, new_keyval, remove_keyval
 from .layout import Layout, bounded, joined, padded, strided, subarray
 
 _F90 = ("F90_REAL", "F90_COMPLEX", "F90_INTEGER")
 
 
-class Kind:
+class TypeDefinition:
     """The definition of a datatype, which its handles share."""
 
     def __init__(
@@ -37,20 +37,20 @@ class Kind:
         self.value_index: np.dtype[Any] | None = None  # of the types of MAXLOC and MINLOC
 
 
-class Datatype(Handle):
+class Datatype(MPIHandle):
     """The type of the elements of a message."""
 
     _null_error = "ERR_TYPE"
-    _ob: Kind | None
+    _ob: TypeDefinition | None
 
     @property
     def layout(self) -> Layout:
-        kind: Kind = self._need()
+        kind: TypeDefinition = self._need()
         return kind.layout
 
     @classmethod
     def _new(cls, *args: Any, **more: Any) -> Self:
-        return cls._of(Kind(*args, **more))
+        return cls._of(TypeDefinition(*args, **more))
 
     # What it is ------------------------------------------------------------------------------------------------------
 

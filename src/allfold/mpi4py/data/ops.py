@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops import Op as EngineOp
 from ..failures import error
-from ..handles import Handle
+from ..handles import MPIHandle
 from .datatypes import Datatype
 from .layout import Bytes
 from .memory import buffer
@@ -131,7 +131,7 @@ def _in_place(function: Callable[..., Any], datatype: Datatype) -> Fold:
     return fold
 
 
-class Op(Handle):
+class Op(MPIHandle):
     """A reduction operation."""
 
     _null_error = "ERR_OP"

@@ -10,7 +10,7 @@ from ..failures import error
 from .datatypes import Datatype
 from .layout import Bytes, Layout
 from .memory import array_of, bytes_of
-from .specs import Block, simple
+from .specs import BufferSpec, simple
 
 
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, external: bool) -> int:
@@ -39,7 +39,7 @@ def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, external:
     return position + target.bytes
 
 
-def _items(spec: Any, datatype: Datatype, written: bool) -> Block:
+def _items(spec: Any, datatype: Datatype, written: bool) -> BufferSpec:
     if isinstance(spec, (list, tuple)):
         return simple(spec, written)
     array = array_of(spec, written)
@@ -49,7 +49,7 @@ def _items(spec: Any, datatype: Datatype, written: bool) -> Block:
     count = 0 if extent <= 0 else int(raw.size) // extent
     if extent > 0 and raw.size - count * extent >= high > 0:
         count += 1
-    return Block(raw, 0, count, datatype, array)
+    return BufferSpec(raw, 0, count, datatype, array)
 
 
 def _memory(spec: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import constants as c
 from ..failures import error
-from .datatypes import Datatype, Kind
+from .datatypes import Datatype, TypeDefinition
 from .layout import Layout, joined, padded
 
 # By name: NumPy's code for the type, and mpi4py's code. On 64-bit Linux.
@@ -108,7 +108,7 @@ _LOCATED = {  # a value and where it was found: MAXLOC and MINLOC
 
 def _named(name: str, layout: Layout, code: str | None) -> Datatype:
     mpi_name = {"INT_INT": "2INT"}.get(name, name)
-    made = Datatype._of(Kind(layout, "NAMED", name=f"MPI_{mpi_name}", code=code))
+    made = Datatype._of(TypeDefinition(layout, "NAMED", name=f"MPI_{mpi_name}", code=code))
     made._predefined = True
     return made
 

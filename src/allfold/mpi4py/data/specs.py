@@ -18,7 +18,7 @@ from .predefined import BYTE, of_code, of_dtype
 _NOTHING = np.empty(0, np.uint8)
 
 
-class Block:
+class BufferSpec:
     """Some items of one type in a piece of memory."""
 
     __slots__ = ("count", "datatype", "layout", "owner", "raw", "start")
@@ -54,18 +54,18 @@ class Block:
             )
 
 
-class Blocks:
+class VectorSpec:
     """One part per rank: their counts, and where they begin, in items of one type."""
 
     def __init__(self, raw: Bytes, counts: list[int], places: list[int], datatype: Datatype, owner: Any = None) -> None:
         extent = datatype.layout.extent
         self.counts, self.datatype = counts, datatype
         self.parts = [
-            Block(raw, place * extent, count, datatype, owner) for count, place in zip(counts, places, strict=True)
+            BufferSpec(raw, place * extent, count, datatype, owner) for count, place in zip(counts, places, strict=True)
         ]
 
 
-def simple(spec: Any, written: bool, blocks: int = 1) -> Block:
+def simple(spec: Any, written: bool, blocks: int = 1) -> BufferSpec:
     """A message that is one piece; without a count, the array holds `blocks` of them."""
     memory, count, place, kind = _taken(spec, (list, tuple))
     raw, datatype, owner = _memory(memory, kind, written, count)
@@ -96,7 +96,7 @@ def simple(spec: Any, written: bool, blocks: int = 1) -> Block:
     return _based(raw, start, items, datatype, owner, memory)
 
 
-def vector(spec: Any, written: bool, blocks: int) -> Blocks:
+def vector(spec: Any, written: bool, blocks: int) -> VectorSpec:
     """A message with one part per rank, with its own count and displacement."""
     memory, counts, places, kind = _taken(spec, (tuple,))
     raw, datatype, owner = _memory(memory, kind, written, counts)
@@ -117,10 +117,10 @@ def vector(spec: Any, written: bool, blocks: int) -> Blocks:
         raise error("ERR_TYPE", "the datatype of the message is null")
     if any(number < 0 for number in numbers):
         raise error("ERR_COUNT", f"a count is negative: {numbers}")
-    return Blocks(raw, numbers, starts, datatype, owner)
+    return VectorSpec(raw, numbers, starts, datatype, owner)
 
 
-def vector_of_types(spec: Any, written: bool, blocks: int) -> list[Block]:
+def vector_of_types(spec: Any, written: bool, blocks: int) -> list[BufferSpec]:
     """A message with one part per rank, with its own type; displacements are in bytes."""
     if len(spec) == 2:
         (memory, types), counts, places = spec, [1] * blocks, [0] * blocks
@@ -144,7 +144,9 @@ def vector_of_types(spec: Any, written: bool, blocks: int) -> list[Block]:
         ]
     array = array_of(memory, written)
     raw = bytes_of(array)
-    return [Block(raw, start, number, kind, array) for number, start, kind in zip(numbers, starts, kinds, strict=True)]
+    return [
+        BufferSpec(raw, start, number, kind, array) for number, start, kind in zip(numbers, starts, kinds, strict=True)
+    ]
 
 
 def _taken(spec: Any, pairs: Any) -> tuple[Any, Any, Any, Any]:
@@ -202,12 +204,14 @@ def _datatype(kind: Any) -> Datatype:
     raise TypeError(f"message: expecting a datatype, not {type(kind).__name__}")
 
 
-def _based(raw: Bytes, start: int, items: int, datatype: Datatype, owner: Any, memory: Any, address: int = 0) -> Block:
+def _based(
+    raw: Bytes, start: int, items: int, datatype: Datatype, owner: Any, memory: Any, address: int = 0
+) -> BufferSpec:
     """The items; at MPI.BOTTOM the offsets of the type are addresses."""
     if isinstance(memory, BottomType) and items:
         low, high = datatype.layout.span(items)
-        return Block(at_address(address + low, high - low), -low, items, datatype)
-    return Block(raw, start, items, datatype, owner)
+        return BufferSpec(at_address(address + low, high - low), -low, items, datatype)
+    return BufferSpec(raw, start, items, datatype, owner)
 
 
 def _inferred(length: int, datatype: Datatype) -> int:

@@ -13,7 +13,7 @@ from ....errors import MismatchError
 from ...engine import Entry, Event
 from ..job import Job
 from ..recorder import Recorder
-from ..wire import Run
+from ..wire import MessageRun
 from .levels import Levels
 from .native import Stage, weakly
 
@@ -85,7 +85,7 @@ class Executor:
         return recorder, self.levels.shared.collectives.stop_trace()
 
 
-def _begun(runs: Sequence[Run], stage: Stage) -> Iterator[None]:
+def _begun(runs: Sequence[MessageRun], stage: Stage) -> Iterator[None]:
     """Carry out the segments of a stage: each is finished when `ahead` more have begun. Yields once, after the first has
     begun (or after all have, if all begin before one is finished)."""
     ahead = stage.ahead

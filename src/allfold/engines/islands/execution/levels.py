@@ -23,7 +23,7 @@ from ..agreement import Agreement
 from ..crossing import Crossing
 from ..job import Job
 from ..roster import Roster, Shared
-from ..wire import Memory, PeerLinks, Run, folding
+from ..wire import Memory, MessageRun, PeerLinks, folding
 from .native import NativeRuns, Stage
 
 _AHEAD = 2  # segments on the wire at once
@@ -163,7 +163,7 @@ class Levels:
         work = [self.scratch(f"work {slot}", bytes) for slot in range(slots)]
         return self.native.plan(job, stages, work, along=False, waits_for_leader=self._waits_for_leader(job, stages[0]))
 
-    def runs(self, job: Job, stage: Stage) -> list[Run]:
+    def runs(self, job: Job, stage: Stage) -> list[MessageRun]:
         """The runs of a stage, segment by segment, in Python."""
         if not COLLECTIVES[job.call.collective].in_place or stage.starts:
             return [self._run(job, stage, job.input, job.output, job.elements, 0)]
@@ -179,14 +179,16 @@ class Levels:
         slots, longest = stage.made.work_slots[self.rank], min(stage.segment, stage.elements)
         return 0 if stage.starts else slots * -(-longest // stage.made.schedule.chunks) * job.dtype.itemsize
 
-    def _run(self, job: Job, stage: Stage, input: Flat | None, output: Flat | None, elements: int, slot: int) -> Run:
+    def _run(
+        self, job: Job, stage: Stage, input: Flat | None, output: Flat | None, elements: int, slot: int
+    ) -> MessageRun:
         """A run of the programs of all ranks."""
         bytes = self._work_bytes(job, stage)
 
         def inside(call: IslandCall, input: Flat | None, output: Flat | None) -> None:
             self._inside(job, call, input, output)
 
-        return Run(
+        return MessageRun(
             stage.made,
             self.rank,
             range(self.size),

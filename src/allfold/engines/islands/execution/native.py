@@ -1,7 +1,7 @@
 """Message programs in the extension.
 
-A program is passed as columns of numbers. The extension runs it as `wire.Run` does, with the same messages and tags.
-`wire.Run` is for operations that are Python functions; the headers are the same.
+A program is passed as columns of numbers. The extension runs it as `wire.MessageRun` does, with the same messages and tags.
+`wire.MessageRun` is for operations that are Python functions; the headers are the same.
 
 Once the extension has a plan, it makes calls without Python: small all_reduces of all lengths and barriers after the first
 one, others after the first one with the same signature. All calls are numbered together, and signatures, messages and
