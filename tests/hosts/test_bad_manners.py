@@ -85,6 +85,7 @@ def closes_a_group(comm: Communicator, who: int) -> tuple[str, str, float]:
     group = comm.group(range(comm.size))
     assert group is not None
     group.barrier()
+    comm.barrier()  # all have left that of the group
     said = ("", "", 0.0)
     if comm.rank == who:
         group.close()
