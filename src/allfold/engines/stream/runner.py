@@ -51,6 +51,7 @@ _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part b
 _STAGED_LATER_SECONDS = 1.0  # the engine of a staged call has the better error, and raises it first
 _RELEASE_SECONDS = 5.0
 _ALL_NAMED_SECONDS = 1.0  # for the calls of all ranks, when two differ
+_SAID_ELSEWHERE_SECONDS = 3.0  # for the words of a rank that met a difference in a staged call; it may be slow
 _DEATH_SECONDS = 0.2  # until a process that is ending is known to have ended
 _MOST_BATCHES = 64  # of one call: one for every state of the areas and of the peers in which it was made
 _MOST_PROGRAMS = 256
@@ -290,7 +291,7 @@ class Runner:
     def _met_elsewhere(self, ranks: Sequence[int]) -> AllfoldError:
         """The error of calls that differ, as these ranks found. They may have found it in a staged call, and say so there a
         moment later than here."""
-        first, deadline = self._first(), time.monotonic() + _ALL_NAMED_SECONDS
+        first, deadline = self._first(), time.monotonic() + _SAID_ELSEWHERE_SECONDS
         differ = self._blamed_by(ranks) or range(self.engine.size)
         while True:
             calls = self._ledger.next()
