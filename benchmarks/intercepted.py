@@ -1,4 +1,4 @@
-"""What the benchmarks of the check and of the record measure: small calls and steps of DDP, watched and not, in turns."""
+"""The workloads of the benchmarks of check and record: small calls and DDP steps, with and without the watcher, in turns."""
 
 from __future__ import annotations
 

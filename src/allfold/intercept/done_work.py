@@ -13,7 +13,7 @@ NO_TIMEOUT = timedelta(0)
 
 
 class DoneWork(dist._Work):
-    """A call that had ended when it returned. It holds nothing, so many calls can share one object."""
+    """A call that was complete when it returned. It holds no data, so calls can share one object."""
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         return True

@@ -79,7 +79,7 @@ def judge(lesson: Lesson, file: Path, run: bool = False, allowance: Allowance = 
 
 
 def verdict_of(file: Path, found: dict[str, Any], printed: str) -> Verdict:
-    """What the worker found, as a verdict; `printed` is what the file printed."""
+    """Make a verdict from the worker's findings; `printed` is the output of the file."""
     error = found["error"] or {"message": None, "line": None}
     return Verdict(
         file,

@@ -45,7 +45,7 @@ class _Worker:
 
 
 class Prover(Protocol):
-    """What runs and proves edited code."""
+    """Runs and proves edited code."""
 
     def prepare(self) -> None: ...
 
@@ -55,7 +55,7 @@ class Prover(Protocol):
 
 
 def question_of(request: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """What `worker.answer` is asked."""
+    """The question for `worker.answer`."""
     return {**request, "file": request["file"] or FILE, "moves": limits.moves}
 
 

@@ -26,7 +26,7 @@ class Strict:
 
 
 def called(function, *arguments):
-    """What the learner's function returns on this rank."""
+    """Call the learner's function on this rank, and return its result."""
     comm = MPI.COMM_WORLD
     try:
         return function(Strict(comm), *arguments)
