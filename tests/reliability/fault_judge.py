@@ -168,6 +168,9 @@ def _late(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ver
         verdict.complaints.append(f"the late rank: {own['error']}: {own['text']}")
 
 
+_NOT_EVERY_RANK_WAITS = ("scan", "exscan", "reduce", "gather", "broadcast", "scatter")
+
+
 def _is_behind(plan: Plan, rank: int, ends: dict[int, Line]) -> bool:
     """True if those that gave up first had done their part of this rank's call: only the victim is missing there, and the
     rank waits for it as long as it was told to."""
@@ -183,12 +186,13 @@ def _is_behind(plan: Plan, rank: int, ends: dict[int, Line]) -> bool:
 def _has_calls_in_the_background(plan: Plan, rank: int) -> bool:
     """True if it may not have waited for all of its calls when it comes to the one with the fault, or behind that one.
 
-    In a scan, ranks before the victim do not wait for it: they go on, and give up in a later call, while a rank behind
-    the victim still waits for it in the scan (seed 7100691).
+    In some collectives not every rank waits for the victim. The others go on, and give up in a later call, while the rank
+    that waits still does so in the call with the fault: one behind the victim in a scan (seed 7100691), or the root of a
+    reduce (seed 170936728 of the GPU).
     """
     pending = 0
     for number, call in plan.calls_of(rank):
-        if number > plan.at or (number == plan.at and call.kind not in ("scan", "exscan")):
+        if number > plan.at or (number == plan.at and call.kind not in _NOT_EVERY_RANK_WAITS):
             break
         if call.kind != "group":
             pending = pending + 1 if call.background and pending < 2 else 0
