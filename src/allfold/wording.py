@@ -1,4 +1,4 @@
-"""Words for numbers, lists of ranks and sizes: in sentences, and where users write sizes."""
+"""Words for numbers, lists of ranks and sizes: in sentences, and where users write them."""
 
 from __future__ import annotations
 
@@ -66,6 +66,37 @@ def parse_sizes(text: str, factor: float = 4.0) -> list[int]:
     if dash:
         return size_row(parse_size(begin), parse_size(end), factor)
     return sorted({parse_size(word) for word in text.split(",")})
+
+
+MOST_RANKS = 2**24  # the most that a topology can have
+_MOST_DIGITS, _MOST_COUNTS = 20, 65_536
+
+
+def rank_counts(text: str) -> list[int]:
+    """`4`, `1-33`, `2,4,8` and combinations: the numbers in order, each once."""
+    counts: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"ranks {text!r}: expected a number (4), a range (1-33) or a list (2,4,8)")
+        low, high = (int(word[:_MOST_DIGITS]) for word in (first, last if dash else first))
+        if low < 1:
+            raise UsageError(f"ranks {text!r}: {part.strip()} is not a number of ranks; the least is 1")
+        if high < low:
+            raise UsageError(f"ranks {text!r}: {part.strip()} goes backwards; write the smaller number first")
+        if high > MOST_RANKS:
+            raise UsageError(f"ranks {text:.40}: the most is {MOST_RANKS:,}")
+        if len(counts) + high - low >= _MOST_COUNTS:
+            raise UsageError(f"ranks {text:.40}: these are more than {_MOST_COUNTS:,} numbers")
+        counts.update(range(low, high + 1))
+    return sorted(counts)
+
+
+def one_rank_count(text: str) -> int:
+    counts = rank_counts(text)
+    if len(counts) != 1:
+        raise UsageError(f"ranks {text!r}: expected one number")
+    return counts[0]
 
 
 def format_size(size: int) -> str:

@@ -347,6 +347,15 @@ def test_a_missing_peer_is_named_with_how_to_get_it(tmp_path: Path) -> None:
         start_peer(WantedPeer("mpich", python_without_mpi(tmp_path)), 2)
 
 
+def test_ranks_that_need_too_many_open_files_say_so() -> None:
+    command = [sys.executable, "-m", "allfold", "bench", "-n", "16", "-b", "8", "-e", "8", "--peers", "none"]
+    shell = ["sh", "-c", 'ulimit -n 32; exec "$@"', "sh", *command]
+    ended = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 2, ended.stderr
+    assert "16 ranks need more open files than this process may have (32, `ulimit -n`)" in ended.stderr
+
+
 def bench(*words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "allfold", "bench", "--seconds", "0.001", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)

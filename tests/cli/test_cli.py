@@ -159,8 +159,9 @@ def test_the_first_lines_of_the_readme_print_what_it_says() -> None:
     assert subprocess.run(command, capture_output=True, encoding="utf-8", env=variables, timeout=60).stdout == output
 
 
-def test_version(call: Call) -> None:
-    status, out, _ = call("--version")
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(option: str, call: Call) -> None:
+    status, out, _ = call(option)
     first, *others = out.splitlines()
     assert status == 0 and first == f"allfold {af.__version__}"
     assert [line.split()[0] for line in others] == ["python", "numpy", "system", "engine"]
@@ -238,6 +239,8 @@ def test_wrong_options_are_refused_before_anything_is_loaded() -> None:
         "import sys; from allfold.cli import COMMANDS, main\n"
         "assert [main([command, '--nonsense']) for command in COMMANDS] == [2] * len(COMMANDS)\n"
         "assert main(['shwo']) == main(['run', 'x.py', '-n', '2']) == 2\n"
+        "for wrong in ('show ring -n 0', 'verify ring -n 3-2', 'plan --size 8Q', 'bench -b many', 'tune --sizes 1K-'):\n"
+        "    assert main(wrong.split()) == 2, wrong\n"
         "assert not {'numpy', 'rich', 'allfold._native'} & {*sys.modules}\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -128,8 +128,7 @@ class Crew:
     def _failure(self, what: str) -> CrewFailed:
         self._output.seek(0)
         said = self._output.read().decode(errors="replace").strip()
-        last = "\n".join(said.splitlines()[-8:])
-        return CrewFailed(f"{self.name}: {what}" + (f"; it printed:\n{last}" if last else ""))
+        return CrewFailed(f"{self.name}: {what}" + (f"; it printed:\n{_of_use(said)}" if said else ""))
 
     def close(self) -> None:
         """Let the ranks exit; kill those that do not."""
@@ -149,6 +148,18 @@ class Crew:
             if all(process.poll() is not None for process in self._processes):
                 break
         self._output.close()
+
+
+def _of_use(printed: str) -> str:
+    """The error of the first rank that raised, because what the others raise follows from it; else the last lines."""
+    lines = printed.splitlines()
+    in_traceback = False
+    for line in lines:
+        if line.startswith("Traceback "):
+            in_traceback = True
+        elif in_traceback and line and not line[0].isspace():
+            return line
+    return "\n".join(lines[-8:])
 
 
 def _user_of(connection: socket.socket) -> int:

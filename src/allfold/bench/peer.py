@@ -164,4 +164,8 @@ class Bench:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except Exception:
+        os.write(2, traceback.format_exc().encode())  # at once: all ranks write into the same file
+        sys.exit(1)

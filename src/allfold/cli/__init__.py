@@ -299,7 +299,9 @@ def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="versions, and what the engine was built with")
+    parser.add_argument(
+        "-V", "--version", action=_Version, nargs=0, help="versions, and what the engine was built with"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, allow_abbrev=False)

@@ -21,7 +21,7 @@ from ..errors import UsageError, raised_by_handler
 from ..launch.sandbox import line_of, sentence
 from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
 from ..schedules import Schedule, load
-from ..wording import suggest
+from ..wording import one_rank_count, suggest
 
 if TYPE_CHECKING:
     from ..programs.messages import MessagePrograms
@@ -82,11 +82,9 @@ class Choice:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise for unusable names and numbers of ranks; a command checks them again when it uses them."""
+    """Raise for unusable names; a command checks them again when it uses them."""
     if arguments.collective is not None:
         find_collective(arguments.collective)
-    if arguments.ranks is not None:
-        rank_counts(arguments.ranks)
     if hasattr(arguments, "parameters"):
         for name in getattr(arguments, "names", None) or [getattr(arguments, "name", None)]:
             if name is not None:
@@ -127,30 +125,6 @@ def choose_some(words: Sequence[str], collective: str | None) -> tuple[str, list
     chosen = find_collective(collective or (made[0].collective if made else "all_reduce")).name
     names = [find_algorithm(chosen, word).name for word in words if not is_schedule(word)]
     return chosen, names if words else None, made
-
-
-MOST_RANKS = 2**24  # the most that a topology can have
-_MOST_DIGITS, _MOST_COUNTS = 20, 65_536
-
-
-def rank_counts(text: str) -> list[int]:
-    """`4`, `1-33`, `2,4,8` and combinations: the numbers in order, each once."""
-    counts: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"ranks {text!r}: expected a number (4), a range (1-33) or a list (2,4,8)")
-        low, high = (int(word[:_MOST_DIGITS]) for word in (first, last if dash else first))
-        if low < 1:
-            raise UsageError(f"ranks {text!r}: {part.strip()} is not a number of ranks; the least is 1")
-        if high < low:
-            raise UsageError(f"ranks {text!r}: {part.strip()} goes backwards; write the smaller number first")
-        if high > MOST_RANKS:
-            raise UsageError(f"ranks {text:.40}: the most is {MOST_RANKS:,}")
-        if len(counts) + high - low >= _MOST_COUNTS:
-            raise UsageError(f"ranks {text:.40}: these are more than {_MOST_COUNTS:,} numbers")
-        counts.update(range(low, high + 1))
-    return sorted(counts)
 
 
 def ranks_of(choice: Choice, text: str | None) -> int:
@@ -199,13 +173,6 @@ def refuse_plan_options(arguments: argparse.Namespace, because: str, *more: str)
     for option in ("topology", "segments", "svg", "sweep", *more):
         if getattr(arguments, option) not in (None, False):
             raise UsageError(f"--{option} is for a plan; {because}")
-
-
-def one_rank_count(text: str) -> int:
-    counts = rank_counts(text)
-    if len(counts) != 1:
-        raise UsageError(f"ranks {text!r}: expected one number")
-    return counts[0]
 
 
 def _parameter(word: str) -> tuple[str, Any]:

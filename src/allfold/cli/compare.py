@@ -11,8 +11,8 @@ from ..errors import UsageError
 from ..registry import algorithms, schedule
 from ..schedules import Counts, Schedule
 from ..view.entry import bounds_as_json
-from ..wording import counted
-from .choose import choose_some, rank_counts
+from ..wording import counted, rank_counts
+from .choose import choose_some
 from .terminal import progress, times, width, write_json, write_lines, write_table
 from .usage.compare import RANKS
 

@@ -19,8 +19,7 @@ from ..price.topology.without import without
 from ..search.find import PROVING, find
 from ..search.found import Found
 from ..search.together import FoundTogether
-from ..wording import counted, format_size, parse_size, ranges
-from .choose import one_rank_count
+from ..wording import counted, format_size, one_rank_count, parse_size, ranges
 from .terminal import progress, write_json, write_lines, write_table
 
 _MOST_PLANNED = 64  # ranks; up to here the best built-in algorithm is shown beside it

@@ -16,8 +16,7 @@ from ..price.topology.measured_hosts import hosts_as_measured
 from ..price.topology.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
 from ..price.topology.topology import Topology
 from ..view.topology import amount, drawing_as_svg, drawing_as_text, rate, tree_of
-from ..wording import format_size, name_ranks
-from .choose import one_rank_count
+from ..wording import format_size, name_ranks, one_rank_count
 from .terminal import width, write_json, write_lines, write_table
 
 _SMALL, _LARGE = 1024, 64 * 2**20

@@ -17,8 +17,8 @@ from ..collectives import find_collective
 from ..errors import AllfoldError, ScheduleError, UsageError
 from ..programs.two_level import Islands
 from ..proof import verify
-from ..wording import ranges
-from .choose import Choice, choose, choose_all, rank_counts, take_hosts
+from ..wording import ranges, rank_counts
+from .choose import Choice, choose, choose_all, take_hosts
 from .terminal import bar, progress, write_json, write_lines, write_table
 
 _WORTH_A_POOL = 100_000  # estimated moves, about two seconds; below, starting processes is not worth it

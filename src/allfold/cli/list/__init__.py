@@ -11,7 +11,7 @@ from ...collectives import COLLECTIVES, find_collective
 from ...errors import UsageError
 from ...price.cost.closed_form import Form, closed_form
 from ...registry import algorithms, find_algorithm, schedule
-from ..choose import one_rank_count
+from ...wording import one_rank_count
 from ..terminal import progress, times, write_json, write_table
 from .what_for import run as what_for
 

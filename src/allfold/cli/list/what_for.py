@@ -9,8 +9,7 @@ from typing import Any
 from ...collectives import find_collective
 from ...price.cost.plan import duration, plan
 from ...price.topology.parse import this_machine_unless
-from ...wording import format_size, parse_size
-from ..choose import one_rank_count
+from ...wording import format_size, one_rank_count, parse_size
 from ..terminal import progress, times, write_json, write_lines, write_table
 
 TASKS = (

@@ -15,8 +15,8 @@ from ...price.cost.sweep import sweep
 from ...price.topology.parse import this_machine_unless
 from ...registry import algorithms, find_algorithm
 from ...schedules import Schedule
-from ...wording import format_size, parse_size, parse_sizes
-from ..choose import choose_some, counts_of, one_rank_count, rank_counts
+from ...wording import format_size, one_rank_count, parse_size, parse_sizes, rank_counts
+from ..choose import choose_some, counts_of
 from ..terminal import bar, wants_color, width, write_json, write_lines, write_table
 from .hosts import write_hosts
 from .map import map_as_svg, map_as_text

@@ -14,8 +14,8 @@ from ...price.cost.plan import duration
 from ...tune.file import TunedRun, default_path, read_hosts
 from ...tune.hosts import CrossingTiming
 from ...tune.measured import measured
-from ...wording import format_size
-from ..choose import one_rank_count, parse_hosts, refuse_plan_options
+from ...wording import format_size, one_rank_count
+from ..choose import parse_hosts, refuse_plan_options
 from ..terminal import write_json, write_lines, write_table
 from .hosts_table import HOSTS_HEAD, hosts_rows
 

@@ -6,9 +6,11 @@ A module has a `SUMMARY` and `add_arguments(parser)`. What a command does is in 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from ...errors import UsageError
 from ...files import require_writable
+from ...wording import one_rank_count, parse_size
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:
@@ -24,13 +26,32 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
-def output_file(path: str) -> str:
-    """The type of an option that names a file to write: one that cannot be written is refused before the work."""
-    try:
-        require_writable(path)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return path
+def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """The type of an option whose text is refused at once if `parse` refuses it; the command gets the text."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return check
+
+
+output_file = checked(require_writable)
+size_text = checked(parse_size)
+
+
+def add_ranks(
+    parser: argparse.ArgumentParser,
+    said: str,
+    *,
+    metavar: str = "N",
+    default: str | None = None,
+    parse: Callable[[str], object] = one_rank_count,
+) -> None:
+    parser.add_argument("-n", "--ranks", type=checked(parse), default=default, metavar=metavar, help=said)
 
 
 def add_with(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +68,7 @@ def add_with(parser: argparse.ArgumentParser) -> None:
 def add_case(parser: argparse.ArgumentParser) -> None:
     """The collective, how many ranks, the root and parameters, for commands about one schedule."""
     add_collective(parser)
-    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
+    add_ranks(parser, "how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
 

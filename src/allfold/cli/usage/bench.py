@@ -6,7 +6,7 @@ import argparse
 
 from ...bench import HOW_TO_GET
 from ...wording import UNITS
-from . import output_file
+from . import output_file, size_text
 
 SUMMARY = """\
 Measure collectives between real processes, and compare them with other libraries and with memcpy. Columns and conventions are
@@ -63,10 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RANKS",
         help="how many processes per library (default: the launcher's, those of --algo F.json, or 2)",
     )
-    add("-b", "--begin", default="8", metavar="SIZE", help=f"the smallest size (default: 8). {UNITS}")
-    add("-e", "--end", default="64M", metavar="SIZE", help="the largest size (default: 64M)")
+    add("-b", "--begin", type=size_text, default="8", metavar="SIZE", help=f"the smallest size (default: 8). {UNITS}")
+    add("-e", "--end", type=size_text, default="64M", metavar="SIZE", help="the largest size (default: 64M)")
     add("-f", "--factor", type=float, default=8, metavar="F", help="every size is F times the one before (default: 8)")
-    add("--step", metavar="SIZE", help="every size is this many bytes more than the one before, instead of -f")
+    add(
+        "--step",
+        type=size_text,
+        metavar="SIZE",
+        help="every size is this many bytes more than the one before, instead of -f",
+    )
     add(
         "--collective",
         metavar="C|all",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from . import add_algorithms, add_color, add_json
+from ...wording import rank_counts
+from . import add_algorithms, add_color, add_json, add_ranks
 
 SUMMARY = """\
 Steps, messages and bytes of algorithms side by side, counted from their schedules, not from formulas. Bytes are given as
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="these algorithms only (default: all); as --algorithms"
     )
-    parser.add_argument("--ranks", metavar="A,B,C", help=f"rank counts (default: {RANKS}, or those of the files)")
+    add_ranks(parser, f"rank counts (default: {RANKS}, or those of the files)", metavar="A,B,C", parse=rank_counts)
     parser.add_argument(
         "--collective", metavar="C", help="of this collective (default: all_reduce, or that of the files)"
     )

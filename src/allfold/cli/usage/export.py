@@ -6,7 +6,7 @@ import argparse
 
 from ...export import FORMATS
 from ...wording import UNITS
-from . import add_case
+from . import add_case, size_text
 
 SUMMARY = """\
 Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to simulate in ASTRA-sim (chakra), to view
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--size",
+        type=size_text,
         metavar="BYTES",
         help=f"bytes of the buffer, for chakra and for perfetto with --topology: 64M. {UNITS}",
     )

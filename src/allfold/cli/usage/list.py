@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import add_color, add_json
+from . import add_color, add_json, add_ranks, size_text
 
 SUMMARY = """\
 List the algorithms, with their steps and the bytes through their busiest port. S is the size of one whole buffer, all slices
@@ -26,11 +26,13 @@ example:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("collective", nargs="?", help="the algorithms of this collective only")
-    parser.add_argument("--ranks", default="8", metavar="N", help="count for N ranks (default: 8)")
+    add_ranks(parser, "count for N ranks (default: 8)", default="8")
     parser.add_argument(
         "--what-for", action="store_true", help="which collective for which task, and what it costs each process"
     )
-    parser.add_argument("--size", metavar="S", help="with --what-for: bytes of one whole buffer (default: 64M)")
+    parser.add_argument(
+        "--size", type=size_text, metavar="S", help="with --what-for: bytes of one whole buffer (default: 64M)"
+    )
     parser.add_argument(
         "--topology", metavar="T", help="with --what-for: where the ranks sit (default: on this machine)"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ...wording import UNITS
-from . import add_algorithms, add_color, add_counts, add_json, add_topology, output_file
+from ...wording import UNITS, parse_sizes, rank_counts
+from . import add_algorithms, add_color, add_counts, add_json, add_ranks, add_topology, checked, output_file
 
 SUMMARY = """\
 Estimate the time of every algorithm of a collective on a topology, with the α-β-γ model: how long it takes, what limits it, and
@@ -41,11 +41,11 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "--ranks", metavar="N|A,B,C", help="how many ranks (default: all of the topology; with --sweep: 2 to 1024)"
-    )
+    said = "how many ranks (default: all of the topology; with --sweep: 2 to 1024)"
+    add_ranks(parser, said, metavar="N|A,B,C", parse=rank_counts)
     parser.add_argument(
         "--size",
+        type=checked(parse_sizes),
         metavar="S|A,B|A-B",
         help=f"bytes of the buffer (default: 64M; with --sweep: a list, or a range, default 1K-1G). {UNITS}",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...view import TOPOLOGY
-from . import add_case, add_color, add_hosts, add_json, output_file
+from . import add_case, add_color, add_hosts, add_json, output_file, size_text
 
 SUMMARY = """\
 Show an algorithm step by step: the moves of every step, then who holds what after it. The move +3:0→1 adds chunk 3 of rank 0
@@ -78,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help=f"with --html: where the ranks sit, as for allfold plan, or none (default: {TOPOLOGY})",
     )
-    parser.add_argument("--size", default="1M", metavar="S", help="with --html: bytes of the buffer (default: 1M)")
+    parser.add_argument(
+        "--size", type=size_text, default="1M", metavar="S", help="with --html: bytes of the buffer (default: 1M)"
+    )
     parser.add_argument(
         "--compare",
         action="store_true",

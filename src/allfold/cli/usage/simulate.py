@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...wording import UNITS
-from . import add_case, add_color, add_counts, add_json, add_topology, output_file
+from . import add_case, add_color, add_counts, add_json, add_topology, output_file, size_text
 
 SUMMARY = """\
 Simulate an algorithm on a topology, message by message: a message leaves as soon as its data is ready and its port is free,
@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("name", metavar="NAME", help="an algorithm, FILE.py:function, FILE.xml (MSCCL) or FILE.json")
     add_case(parser)
-    parser.add_argument("--size", default="1M", metavar="S", help=f"bytes of the buffer (default: 1M). {UNITS}")
+    parser.add_argument(
+        "--size", type=size_text, default="1M", metavar="S", help=f"bytes of the buffer (default: 1M). {UNITS}"
+    )
     add_topology(parser, "where the ranks sit (default: one_host)", "one_host")
     parser.add_argument("--segments", type=int, default=1, metavar="M", help="cut chunks into M segments (default: 1)")
     add_counts(parser)

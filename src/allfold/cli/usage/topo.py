@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import add_color, add_json, output_file
+from . import add_color, add_json, add_ranks, output_file
 
 SUMMARY = """\
 Show the hardware of this machine: cores, caches, memory nodes, GPUs and their links, network cards; as a tree, a table and a
@@ -26,7 +26,7 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("--ranks", metavar="N", help="how many ranks the topology has (default: one per core)")
+    add_ranks(parser, "how many ranks the topology has (default: one per core)")
     parser.add_argument("--emit", type=output_file, metavar="FILE", help="write it as a topology, in JSON")
     parser.add_argument("--gpus", action="store_true", help="with --emit: the GPUs instead of the cores")
     parser.add_argument("--svg", type=output_file, metavar="FILE", help="write the drawing as a picture")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ...tune import HOSTS_SECONDS, SECONDS
-from . import add_color, add_json
+from ...wording import parse_sizes
+from . import add_color, add_json, checked
 
 SUMMARY = """\
 Time every algorithm of every collective between real processes on this machine, on ordinary and on shared arrays. Find the
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-n", "--ranks", type=int, metavar="RANKS", help="how many processes (default: 2)")
     add(
         "--sizes",
+        type=checked(parse_sizes),
         metavar="A,B|A-B",
         help="bytes of the whole buffer, or from A to B in factors of 4 (default: 256-16M)",
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from . import add_collective, add_color, add_hosts, add_json, add_with
+from ...wording import rank_counts
+from . import add_collective, add_color, add_hosts, add_json, add_ranks, add_with
 
 SUMMARY = """\
 Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the compiled
@@ -52,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="every built-in algorithm (of the collective, if one is given)"
     )
     add_collective(parser)
-    parser.add_argument("--ranks", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16, or those of the file)")
+    said = "numbers of ranks (default: 1-16, or those of the file)"
+    add_ranks(parser, said, metavar="N|A-B|A,B,C", parse=rank_counts)
     parser.add_argument("--roots", default="all", metavar="all|R,…", help="roots of a rooted collective (default: all)")
     parser.add_argument(
         "--uneven", action="store_true", help="for slices with lengths of their own too (counts=…), whatever these are"

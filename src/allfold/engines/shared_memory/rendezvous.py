@@ -454,7 +454,8 @@ class _Host:
                 for selected, _ in self.selector.select(remaining):
                     visitor = selected.data
                     if visitor is None:
-                        self._accept()
+                        with contextlib.suppress(OSError):  # too many open files: every rank that was told leaves one
+                            self._accept()
                         continue
                     if visitor.rank is None:
                         with contextlib.suppress(AllfoldError):

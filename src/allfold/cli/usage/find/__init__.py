@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ....wording import UNITS
-from .. import add_color, add_json, add_topology, output_file
+from .. import add_color, add_json, add_ranks, add_topology, output_file, size_text
 
 SUMMARY = """\
 Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
@@ -58,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LINK",
         help="without this link, which failed; may be repeated",
     )
-    parser.add_argument(
-        "--ranks", metavar="N", help="the first N ranks take part, others only relay (default: all of the topology)"
-    )
+    add_ranks(parser, "the first N ranks take part, others only relay (default: all of the topology)")
     parser.add_argument(
         "--groups",
         nargs="+",
@@ -70,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root", type=int, metavar="R", help="the root of a rooted collective (default: 0); a place in its group"
     )
-    parser.add_argument("--size", default="1GiB", metavar="S", help=f"bytes of the buffer (default: 1GiB). {UNITS}")
+    parser.add_argument(
+        "--size", type=size_text, default="1GiB", metavar="S", help=f"bytes of the buffer (default: 1GiB). {UNITS}"
+    )
     parser.add_argument(
         "--method", default="auto", metavar="M", help="auto, or one of the methods below (default: auto)"
     )
