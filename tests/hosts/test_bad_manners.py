@@ -163,3 +163,26 @@ def sends_and_leaves(comm: Communicator) -> tuple[str, str, float]:
 
 def test_a_message_can_be_received_after_its_sender_has_left() -> None:
     assert af.spawn(sends_and_leaves, 2, hosts=2, timeout=60)[1][:2] == ("", "[7.0, 7.0, 7.0]")
+
+
+def sends_to_its_neighbour_and_leaves(comm: Communicator) -> tuple[str, list[float]]:
+    array = np.full(3, comm.rank, np.float32)
+    if comm.rank == 2:
+        comm.isend(array, 3, tag=1).wait()
+        comm.isend(array, 3, tag=2).wait()
+        comm.close()
+    if comm.rank != 3:
+        return "", []
+    said = "no message with tag 3"
+    while "has left" not in said:  # until the news that rank 2 has left is here
+        said = said_by(lambda: comm.irecv(array, 2, tag=3).wait(timeout=0.1))[1]
+    second = np.empty(3, np.float32)
+    pending = [comm.irecv(second, 2, tag=2), comm.irecv(array, 2, tag=1)]
+    for one in pending:
+        one.wait(timeout=30.0)
+    return said, [*array.tolist(), *second.tolist()]
+
+
+def test_a_message_from_the_same_host_can_be_received_after_its_sender_has_left() -> None:
+    said, came = af.spawn(sends_to_its_neighbour_and_leaves, 4, hosts=2, timeout=60)[3]
+    assert "rank 2 on host1 has left" in said and came == [2.0] * 6

@@ -137,7 +137,7 @@ class GroupMessages:
         roster = self._roster
         kind, data = taken(sends, array, peer, tag, dtype, roster.size)
         if peer is not None and peer in roster.local:
-            self._check(sends, peer, tag)
+            self._check(sends, peer, tag, context)
             start = self._channel.start
             return (
                 sends,
@@ -149,7 +149,7 @@ class GroupMessages:
         result: Future[Received | None] = Future()
         if sends:
             assert peer is not None
-            self._check(sends, peer, tag)
+            self._check(sends, peer, tag, context)
             marked = tag | context << _CONTEXT | asks << _ASKS
             frame = Frame(News.MESSAGE, roster.number, _DTYPES.index(kind), (marked, data.size, 0))
             self._frames.send_message(roster.ranks[peer], frame, data.copy().view("u1"))
@@ -157,13 +157,13 @@ class GroupMessages:
             return result
         return self._begun(Wanted(peer, tag, kind, data, result, context))
 
-    def _check(self, sends: bool, peer: int | None, tag: int) -> None:
+    def _check(self, sends: bool, peer: int | None, tag: int, context: int) -> None:
         """Raise an error unless such a message may begin. A rank that has left may have sent it before."""
-        needed = () if peer is None or (not sends and self._may_have_arrived(peer, tag)) else (peer,)
+        needed = () if peer is None or (not sends and self._may_have_arrived(peer, tag, context)) else (peer,)
         self._check_open("send" if sends else "recv", needed)
 
     def _ask_for(self, wanted: Wanted) -> None:
-        self._check(False, wanted.source, wanted.tag)
+        self._check(False, wanted.source, wanted.tag, wanted.context)
         with self._lock:
             found = next((one for one in self._unclaimed if wanted.takes(one)), None)
             if found is not None:
@@ -182,8 +182,10 @@ class GroupMessages:
         with self._lock:
             remove(self._wanted, wanted)
 
-    def _may_have_arrived(self, source: int, tag: int) -> bool:
+    def _may_have_arrived(self, source: int, tag: int, context: int) -> bool:
         """True if such a message is there, or may be among those whose data are on their way."""
+        if (inside := self._roster.local.get(source)) is not None:
+            return self._channel.probe(inside, tag, context) is not None
         with self._lock:
             is_there = any(one.source == source and tag in (ANY_TAG, one.tag) for one in self._unclaimed)
             return is_there or bool(self._long.get(source))
