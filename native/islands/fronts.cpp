@@ -15,7 +15,6 @@ constexpr int fronts_ahead = 2;  // receives that are posted before their calls
 
 Fronts::Fronts(Wire& wire, std::vector<int> peers, const Limits& limits)
     : wire_(wire), peers_(std::move(peers)), limits_(limits), by_rank_(static_cast<size_t>(wire.size())) {
-    front_.resize(head() + limits_.along);
     for (int peer : peers_)
         for (int i = 0; i < fronts_ahead; ++i) post(peer, {std::vector<char>(head() + limits_.along)});
 }
@@ -61,22 +60,29 @@ void Fronts::await_all(std::vector<WireTransfer*>& transfers, const Waiting& wai
     }
 }
 
-void Fronts::send(const char* said, const char* data, size_t bytes, const Waiting& waiting) {
+void Fronts::begin(const char* said, const Waiting& waiting) {
     await_all(sent_, waiting);  // of the last call, which did not have to wait for them
-    std::memcpy(front_.data(), said, limits_.said);
-    const bool follows = bytes > limits_.along;
-    if (follows && bytes > limits_.most) throw EngineError(Fault::usage, "the data are too long to follow a header");
-    size_t size = head();
-    if (bytes && !follows) {
-        std::memcpy(front_.data() + size, data, bytes);
-        size += bytes;
+    said_ = said;
+    used_ = 0;
+}
+
+void Fronts::send(int peer, const char* data, size_t bytes) {
+    if (bytes > limits_.most) throw EngineError(Fault::usage, "the data are too long to follow a header");
+    const size_t along = bytes > limits_.along ? 0 : bytes;
+    if (used_ == 0 || fronts_[used_ - 1].data != data || fronts_[used_ - 1].bytes != along) {
+        if (used_ == fronts_.size()) fronts_.push_back({std::vector<char>(head() + limits_.along), nullptr, 0});
+        Sent& front = fronts_[used_++];
+        front.data = data;
+        front.bytes = along;
+        std::memcpy(front.memory.data(), said_, limits_.said);
+        if (along) std::memcpy(front.memory.data() + head(), data, along);
     }
-    for (int peer : peers_) sent_.push_back(wire_.send(peer, front_.data(), size, limits_.front_tag));
-    if (!follows) return;
-    for (int peer : peers_) {
-        if (at(peer).following.empty()) post_following(peer, {std::vector<char>(limits_.most)});
-        long_sent_.push_back(wire_.send(peer, data, bytes, limits_.long_tag));
-    }
+    sent_.push_back(wire_.send(peer, fronts_[used_ - 1].memory.data(), head() + along, limits_.front_tag));
+    if (bytes > along) long_sent_.push_back(wire_.send(peer, data, bytes, limits_.long_tag));
+}
+
+void Fronts::expect(int peer, size_t bytes) {
+    if (bytes > limits_.along && at(peer).following.empty()) post_following(peer, {std::vector<char>(limits_.most)});
 }
 
 const char* Fronts::receive(int peer, const Waiting& waiting) {
@@ -95,8 +101,8 @@ void Fronts::check_same(const char* came, const char* said, int peer) const {
 
 const char* Fronts::data(const char* said, int peer, size_t bytes, const Waiting& waiting) {
     if (bytes <= limits_.along) return said + head();
+    expect(peer, bytes);
     Peer& from = at(peer);
-    if (from.following.empty()) post_following(peer, {std::vector<char>(limits_.most)});
     await(from.following.front(), waiting);
     from.followed.push_back(std::move(from.following.front()));
     from.following.pop_front();

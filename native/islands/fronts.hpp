@@ -40,8 +40,12 @@ class Fronts {
     // The length of the message with the header, in a call with this many bytes of data.
     size_t bytes_with(size_t data) const { return head() + (data <= limits_.along ? data : 0); }
 
-    // Sends the header of this rank's call to all peers, with data, which must not change until `sent` has returned.
-    void send(const char* said, const char* data, size_t bytes, const Waiting& waiting);
+    // Begins a call of this rank. Waits until the headers of the last one have been sent.
+    void begin(const char* said, const Waiting& waiting);
+    // Sends the header to a peer, with data, which must not change until `sent` has returned.
+    void send(int peer, const char* data, size_t bytes);
+    // Posts the receive of data that follow a peer's header, unless they are short enough to be sent with it.
+    void expect(int peer, size_t bytes);
     // A peer's header for this call; valid until `refill`.
     const char* receive(int peer, const Waiting& waiting);
     // Throws CallsDiffer unless a peer's header is the same as this rank's.
@@ -75,7 +79,14 @@ class Fronts {
     std::vector<int> peers_;
     Limits limits_;
     std::vector<Peer> by_rank_;
-    std::vector<char> front_;
+    const char* said_ = nullptr;
+    struct Sent {  // a header with data: peers that are sent the same data share it
+        std::vector<char> memory;
+        const char* data;
+        size_t bytes;
+    };
+    std::deque<Sent> fronts_;
+    size_t used_ = 0;  // of these, in this call
     std::vector<WireTransfer*> sent_, long_sent_;
 };
 

@@ -43,9 +43,8 @@ IslandCall::IslandCall(const CallPlan& plan, PeerLinks& links, const MessageArra
       waiting_(std::move(waiting)) {
     static const Collective all_gather = collective_named("all_gather"), barrier = collective_named("barrier");
     const size_t ranks = links.island->size();
-    // Calls whose data are sent with the headers are compared on the way, inside the island too. But averages are sums
-    // there.
-    if (ranks > 1 && (!plan.along || op == Op::average)) {
+    // Calls whose data are sent with the headers are compared by the collectives that come before, if there are any.
+    if (ranks > 1 && (!plan.along || plan.compares_first)) {
         digests_.resize(ranks * links.digest_bytes);
         agreement_ = call_inside(all_gather, digests_.size(), said, digests_.data());
     }
@@ -55,9 +54,14 @@ IslandCall::IslandCall(const CallPlan& plan, PeerLinks& links, const MessageArra
             auto calls = MessageRun::calls_inside(*stage.program, links, division(stage, elements), dtype, op);
             kinds_.push_back({elements, std::move(calls)});
         };
-        add(plan.along ? arrays.output_elements : last_segment(stage));
+        add(plan.along ? elements_along() : last_segment(stage));
         if (!plan.along) add(std::min(stage.elements, stage.segment));
     }
+    uint64_t digest;
+    std::memcpy(&digest, said, sizeof digest);
+    if (plan.along)
+        for (Kind& kind : kinds_)
+            for (Call& call : kind.calls) call.op_digest = digest;
 }
 
 std::vector<Call*> IslandCall::kinds() {
@@ -73,11 +77,13 @@ void IslandCall::perform() {
     agree();
     if (plan_.along) {
         const CallPlan::Stage& stage = plan_.stages.front();
-        MessageRun run(*stage.program, links_, division(stage, arrays_.output_elements), arrays_, dtype_, op_, divisor_,
-                       tag(), waiting_, std::move(kinds_.front().calls));
-        run.along(said_);
+        if (!plan_.work.empty()) std::tie(arrays_.work, arrays_.work_bytes) = plan_.work.front();
+        MessageRun run(*stage.program, links_, division(stage, elements_along()), arrays_, dtype_, op_, divisor_, tag(),
+                       waiting_, std::move(kinds_.front().calls));
+        run.along(said_, plan_.compares_first);
+        if (barrier_.algorithm) links_.island->run(barrier_, nullptr, waiting_.interrupted);
     } else {
-        if (links_.fronts) links_.send_front(said_, nullptr, 0, waiting_);
+        links_.send_fronts(said_, waiting_);
         const Kind* kinds = kinds_.data();
         for (const CallPlan::Stage& stage : plan_.stages) {
             perform(stage, kinds);
@@ -118,6 +124,11 @@ void IslandCall::perform(const CallPlan::Stage& stage, const Kind* kinds) {
         runs.front().finish();
         runs.pop_front();
     }
+}
+
+uint64_t IslandCall::elements_along() const {
+    const CallPlan::Stage& stage = plan_.stages.front();
+    return stage.elements ? stage.elements : arrays_.output_elements;
 }
 
 ChunkDivision IslandCall::division(const CallPlan::Stage& stage, uint64_t elements) const {

@@ -20,8 +20,9 @@ struct CallPlan {
         bool starts;               // a segment begins with MessageRun::start
     };
     std::vector<Stage> stages;
-    bool along = false;                          // one stage, for the whole call: its data are sent with the headers
-    bool waits_for_leader = false;               // no rank of the island continues before its leader has compared
+    bool along = false;  // one stage, for the whole call: its data are sent with the headers. `elements` may be 0: any
+    bool compares_first = false;    // of `along`: leaders receive all headers before the first collective of an island
+    bool waits_for_leader = false;  // no rank of the island continues before its leader has compared
     std::vector<std::pair<char*, size_t>> work;  // memory for work slots, which segments use in turns; may be empty
     std::vector<uint64_t> inputs, outputs;       // the bounds of slices that differ in length: see ChunkDivision
 };
@@ -51,6 +52,7 @@ class IslandCall {
     void agree();
     void compare();
     void perform(const CallPlan::Stage& stage, const Kind* kinds);
+    uint64_t elements_along() const;  // of the whole buffer
     ChunkDivision division(const CallPlan::Stage& stage, uint64_t elements) const;
     uint32_t tag();
 

@@ -83,13 +83,17 @@ void PeerLinks::note(bool sends, int peer, size_t bytes, int64_t begun) {
     events.push_back({sends, peer, bytes, begun, nanoseconds_now()});
 }
 
-void PeerLinks::send_front(const char* said, const char* data, size_t bytes, const Waiting& waiting) {
+void PeerLinks::send_fronts(const char* said, const Waiting& waiting) {
+    if (!fronts) return;
+    fronts->begin(said, waiting);
+    for (int peer : fronts->peers()) send_front(peer);
+}
+
+void PeerLinks::send_front(int peer, const char* data, size_t bytes) {
     int64_t begun = nanoseconds_now();
-    fronts->send(said, data, bytes, waiting);
-    for (int peer : fronts->peers()) {
-        note(true, peer, fronts->bytes_with(bytes), begun);
-        if (bytes > fronts->limits().along) note(true, peer, bytes, begun);
-    }
+    fronts->send(peer, data, bytes);
+    note(true, peer, fronts->bytes_with(bytes), begun);
+    if (bytes > fronts->limits().along) note(true, peer, bytes, begun);
 }
 
 const char* PeerLinks::receive_front(int peer, size_t bytes, const Waiting& waiting) {
@@ -215,10 +219,38 @@ void MessageRun::perform(uint32_t at) {
     }
 }
 
-void MessageRun::along(const char* said) {
-    if (program_.chunks != 1) throw EngineError(Fault::usage, "a message program has too many chunks for a small call");
+void MessageRun::along(const char* said, bool compares_first) {
     arrived_.resize(program_.messages.size());
-    while (at_ < program_.instructions.size()) perform_along(at_++, said);
+    // Leaders exchange headers in every call, also where its program has no message for a peer: after the first
+    // collective of the island, which compares its ranks' calls, and before the first wait.
+    std::vector<int> untold, unheard;
+    if (links_.fronts) {
+        links_.fronts->begin(said, waiting_);
+        untold = unheard = links_.fronts->peers();
+        for (const auto& message : program_.messages)
+            std::erase(message.sends ? untold : unheard, static_cast<int>(message.peer));
+    }
+    auto tell = [&] {
+        for (int peer : std::exchange(untold, {})) links_.send_front(peer);
+    };
+    auto compare = [&] {
+        tell();
+        for (int peer : std::exchange(unheard, {}))
+            links_.fronts->check_same(links_.receive_front(peer, 0, waiting_), said, peer);
+    };
+    while (at_ < program_.instructions.size()) {
+        const auto kind = program_.instructions[at_].kind;
+        if (kind == MessageProgram::Kind::await) tell();
+        if (kind == MessageProgram::Kind::collective && compares_first) compare();
+        perform_along(at_++, said);
+    }
+    compare();
+    links_.memory.give_back(std::move(block_));
+    block_ = {};
+}
+
+size_t MessageRun::bytes_along(uint32_t message) const {
+    return program_.carries_data ? elements_of(message) * element_ : 0;
 }
 
 void MessageRun::perform_along(uint32_t at, const char* said) {
@@ -226,24 +258,31 @@ void MessageRun::perform_along(uint32_t at, const char* said) {
     if (one.kind == MessageProgram::Kind::fold || one.kind == MessageProgram::Kind::collective) return perform(at);
     if (!links_.fronts) throw EngineError(Fault::usage, "this rank is not a leader, so it exchanges no headers");
     Fronts& fronts = *links_.fronts;
-    const size_t bytes = arrays_.output_elements * element_;
+    const auto& message = program_.messages[one.number];
+    const auto peer = static_cast<int>(message.peer);
+    const size_t bytes = bytes_along(one.number);
     switch (one.kind) {
-        case MessageProgram::Kind::send:
-            if (!is_sent_)
-                links_.send_front(said, arrays_.output, bytes, waiting_);  // the first one sends to all leaders
-            is_sent_ = true;
-            return;
-        case MessageProgram::Kind::sent: return fronts.sent(waiting_);
+        case MessageProgram::Kind::post: return fronts.expect(peer, bytes);
+        case MessageProgram::Kind::send: {
+            const char* data = nullptr;
+            if (bytes) data = message.together ? locate(*program_.places.begin(one.number)) : join(one.number);
+            if (!message.together && bytes > fronts.limits().along)
+                throw EngineError(Fault::usage, "a message program has data in pieces that are too long for a header");
+            return links_.send_front(peer, data, bytes);
+        }
         case MessageProgram::Kind::await: {
-            const auto peer = static_cast<int>(program_.messages[one.number].peer);
             const char* came = links_.receive_front(peer, bytes, waiting_);
             fronts.check_same(came, said, peer);
             int64_t begun = nanoseconds_now();
-            arrived_[one.number] = fronts.data(came, peer, bytes, waiting_);
+            const char* data = fronts.data(came, peer, bytes, waiting_);
             if (bytes > fronts.limits().along) links_.note(false, peer, bytes, begun);
+            if (program_.places.count(one.number) == 0)
+                arrived_[one.number] = data;
+            else if (bytes)
+                std::memcpy(locate(*program_.places.begin(one.number)), data, bytes);
             return;
         }
-        default: return;  // the receives are already posted
+        default: return fronts.sent(waiting_);
     }
 }
 
@@ -331,11 +370,11 @@ char* MessageRun::locate(const ChunkPlace& place) const {
         case MessageSpace::work: return arrays_.work + place.at * division_.longest() * element_;
         case MessageSpace::arrived: break;
     }
-    if (!arrived_.empty()) return const_cast<char*>(arrived_[place.at]);
     uint64_t before = 0;
     const uint32_t* data = program_.lengths.begin(place.at);
     for (uint32_t part = 0; part < place.part; ++part) before += division_.length(data[part]);
-    return block_.memory.get() + rooms_[place.at] + before * element_;
+    const char* message = arrived_.empty() ? block_.memory.get() + rooms_[place.at] : arrived_[place.at];
+    return const_cast<char*>(message) + before * element_;
 }
 
 // The parts of a send, copied into one piece of memory.

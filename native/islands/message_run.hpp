@@ -80,8 +80,10 @@ struct PeerLinks {
     std::vector<WireEvent> take_events();
     void note(bool sends, int peer, size_t bytes, int64_t begun);
 
+    // Begin a call, and send its header to the leaders of all other islands, if this rank is a leader.
+    void send_fronts(const char* said, const Waiting& waiting);
     // See Fronts.
-    void send_front(const char* said, const char* data, size_t bytes, const Waiting& waiting);
+    void send_front(int peer, const char* data = nullptr, size_t bytes = 0);
     const char* receive_front(int peer, size_t bytes, const Waiting& waiting);
 };
 
@@ -113,10 +115,10 @@ class MessageRun {
     void start() { advance(program_.starts); }
     void finish();
 
-    // Runs the program of a small call, whose data are sent with the headers; see `check_along` in
-    // programs/check_messages.py. It has one chunk. `said`: see Fronts::send. Throws CallsDiffer if another island's
-    // leader makes a different call.
-    void along(const char* said);
+    // Runs the program of a small call, whose data are sent with the headers; see `goes_along` in
+    // programs/check_messages.py. `said`: the header. Throws CallsDiffer if another island's leader makes a different
+    // call. `compares_first`: before the first collective of the island.
+    void along(const char* said, bool compares_first = false);
 
   private:
     struct Flight {  // a message in flight
@@ -132,6 +134,7 @@ class MessageRun {
     void begin_message(uint32_t number);
     void end_message(uint32_t number);
     void perform_along(uint32_t at, const char* said);
+    size_t bytes_along(uint32_t message) const;
     char* locate(const ChunkPlace& place) const;
     char* join(uint32_t number) const;
     uint64_t elements_of(uint32_t message) const;
@@ -151,7 +154,6 @@ class MessageRun {
     std::vector<size_t> rooms_;         // by message: where its memory begins there
     std::vector<Flight> flights_;       // by message
     std::vector<const char*> arrived_;  // by message, where data are sent with the headers
-    bool is_sent_ = false;
     std::vector<Call> calls_;
     std::vector<const void*> sources_;
 };

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "islands/message_run.hpp"
@@ -23,8 +24,8 @@ namespace {
 using Kind = MessageProgram::Kind;
 using enum MessageSpace;
 
-// Every rank sends each other rank its array of one chunk, and folds all of them in rank order.
-MessageProgram exchange(uint32_t rank, uint32_t ranks) {
+// Every rank sends each other rank (or the root) its array of one chunk; who receives folds all of them in rank order.
+MessageProgram exchange(uint32_t rank, uint32_t ranks, std::optional<uint32_t> root = {}) {
     MessageProgram program;
     program.rank = rank;
     program.ranks = ranks;
@@ -48,23 +49,24 @@ MessageProgram exchange(uint32_t rank, uint32_t ranks) {
     };
     std::vector<uint32_t> receives, sends;
     for (uint32_t peer = 0; peer < ranks; ++peer)
-        if (peer != rank) add(Kind::post, receives.emplace_back(message(false, peer)));
+        if (peer != rank && root.value_or(rank) == rank) add(Kind::post, receives.emplace_back(message(false, peer)));
     for (uint32_t peer = 0; peer < ranks; ++peer)
-        if (peer != rank) add(Kind::send, sends.emplace_back(message(true, peer)));
+        if (peer != rank && root.value_or(peer) == peer) add(Kind::send, sends.emplace_back(message(true, peer)));
     for (uint32_t number : receives) add(Kind::await, number);
     for (uint32_t number : sends) add(Kind::sent, number);
     std::vector<ChunkPlace> sources;
-    for (uint32_t peer = 0, at = 0; peer < ranks; ++peer)
+    for (uint32_t peer = 0, at = 0; peer < ranks && !receives.empty(); ++peer)
         sources.push_back(peer == rank ? ChunkPlace{output, 0, 0} : ChunkPlace{arrived, receives[at++], 0});
-    add(Kind::fold, 0, sources);
+    if (!receives.empty()) add(Kind::fold, 0, sources);
     check_messages(program);
     return program;
 }
 
 struct Group {
-    explicit Group(uint32_t ranks) : wires(LocalWire::group(static_cast<int>(ranks))), links(ranks) {
+    explicit Group(uint32_t ranks, std::optional<uint32_t> root = {})
+        : wires(LocalWire::group(static_cast<int>(ranks))), links(ranks) {
         for (uint32_t rank = 0; rank < ranks; ++rank) {
-            programs.push_back(exchange(rank, ranks));
+            programs.push_back(exchange(rank, ranks, root));
             links[rank].wire = wires[rank].get();
             links[rank].local.assign(ranks, -1);
         }
@@ -147,6 +149,33 @@ void test_fronts() {
     }
 }
 
+// Only the root receives data, but all ranks exchange headers: who has no message for another one hears of its call.
+void test_fronts_with_a_root() {
+    constexpr uint32_t ranks = 4, root = 2;
+    Group group(ranks, root);
+    lead(group);
+    std::atomic<int> heard = 0;
+    group.each([&](uint32_t rank) {
+        char said[16] = "the same call";
+        for (char call = 0; call < 20; ++call) {
+            auto data = own(rank, call % 3 == 0 ? 500 : call % 3);
+            said[7] = call;
+            group.run(rank, data, 0, 30s).along(said);
+            group.links[rank].fronts->refill();
+            CHECK(rank == root ? is_sum(data, ranks) : data == own(rank, data.size()));
+        }
+        auto data = own(rank, 1);
+        said[7] = rank == 3;  // the others make the same call
+        try {
+            group.run(rank, data, 0, 30s).along(said);
+        } catch (const CallsDiffer& differ) {
+            CHECK(rank == 3 || differ.peer == 3);
+            ++heard;
+        }
+    });
+    CHECK(heard == ranks);
+}
+
 // Whatever the lengths of their data: every rank hears that the others make another call, and what they say of it.
 void test_mismatch() {
     for (size_t elements : {1, 500}) {
@@ -221,6 +250,7 @@ void test_damage() {
 int main() {
     test_results();
     test_fronts();
+    test_fronts_with_a_root();
     test_mismatch();
     test_cut();
     test_damage();

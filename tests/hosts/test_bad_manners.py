@@ -14,15 +14,15 @@ import allfold as af
 from allfold.communicator.communicator import Communicator
 
 
-def differ_in_length(comm: Communicator) -> list[tuple[str, str, float]]:
-    """The ranks of one host have other lengths. Some have nothing to wait for, and must hear of it all the same."""
-    length, said = 1 if comm.rank < 3 else 3, []
+def differ_in_length(comm: Communicator, root: int, which: list[int]) -> list[tuple[str, str, float]]:
+    """Some ranks have other lengths. Ranks that have nothing to wait for must hear of it all the same."""
+    length, said = 3 if comm.rank in which else 1, []
     array, whole = np.ones(length, np.float32), np.ones(comm.size * length, np.float32)
     for call in (
-        lambda group: group.gather(array, whole if group.rank == 1 else None, root=1, timeout=60.0),
-        lambda group: group.scatter(array=whole if group.rank == 1 else None, output=array, root=1, timeout=60.0),
-        lambda group: group.reduce(array, root=1, timeout=60.0),
-        lambda group: group.broadcast(array, root=1, timeout=60.0),
+        lambda group: group.gather(array, whole if group.rank == root else None, root=root, timeout=60.0),
+        lambda group: group.scatter(array=whole if group.rank == root else None, output=array, root=root, timeout=60.0),
+        lambda group: group.reduce(array, root=root, timeout=60.0),
+        lambda group: group.broadcast(array, root=root, timeout=60.0),
         lambda group: group.all_gather(array, whole, timeout=60.0),
         lambda group: group.reduce_scatter(whole, array, timeout=60.0),
     ):
@@ -32,8 +32,9 @@ def differ_in_length(comm: Communicator) -> list[tuple[str, str, float]]:
     return said
 
 
-def test_a_mismatch_frees_all_ranks_at_once() -> None:
-    for said in af.spawn(differ_in_length, 5, hosts=(3, 2), timeout=120):
+@pytest.mark.parametrize(("root", "which"), [(1, [3, 4]), (0, [3, 4]), (0, [1]), (0, [4])])
+def test_a_mismatch_frees_all_ranks_at_once(root: int, which: list[int]) -> None:
+    for said in af.spawn(differ_in_length, 5, hosts=(3, 2), timeout=120, args=(root, which)):
         for kind, text, seconds in said:
             assert kind == "MismatchError" and seconds < AT_ONCE, (kind, text, seconds)
 

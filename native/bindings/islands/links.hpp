@@ -71,10 +71,10 @@ class PyLinks {
               uint32_t long_tag) {
         links.fronts.emplace(*wire_, std::move(peers), Fronts::Limits{said, digest, along, most, front_tag, long_tag});
     }
-    void send_front(nb::bytes said, double deadline) {
+    void send_fronts(nb::bytes said, double deadline) {
         need(said.size() == fronts().limits().said, "a header of the wrong length");
         WithoutGil without;
-        links.send_front(said.c_str(), nullptr, 0, Waiting{moment(deadline), check_signals});
+        links.send_fronts(said.c_str(), Waiting{moment(deadline), check_signals});
     }
     nb::bytes receive_front(int peer, double deadline) {
         const char* said;

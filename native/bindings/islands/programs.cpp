@@ -83,9 +83,11 @@ std::shared_ptr<MessageProgram> make_message_program(nb::dict facts) {
 
 // From the rows of `NativeRuns.plan` in the same file: the program, the first element, the number of elements, that of
 // a segment, `ahead` and `starts` of every stage.
-std::shared_ptr<PyPlan> make_plan(nb::list stages, bool along, bool waits_for_leader, nb::list work, nb::list bounds) {
+std::shared_ptr<PyPlan> make_plan(nb::list stages, bool along, bool compares_first, bool waits_for_leader,
+                                  nb::list work, nb::list bounds) {
     auto made = std::make_shared<PyPlan>();
     made->plan.along = along;
+    made->plan.compares_first = compares_first;
     made->plan.waits_for_leader = waits_for_leader;
     for (nb::handle one : stages) {
         using Stage = std::tuple<std::shared_ptr<MessageProgram>, uint64_t, uint64_t, uint64_t, int32_t, bool>;
@@ -161,7 +163,7 @@ void bind_islands(nb::module_& module) {
         .def(
             nb::init<std::shared_ptr<Wire>, nb::object, nb::object, std::vector<int32_t>, size_t, uint32_t, uint32_t>())
         .def("lead", &PyLinks::lead)
-        .def("send_front", &PyLinks::send_front)
+        .def("send_fronts", &PyLinks::send_fronts)
         .def("receive_front", &PyLinks::receive_front)
         .def("refill", &PyLinks::refill)
         .def("trace", &PyLinks::trace)

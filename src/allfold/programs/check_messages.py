@@ -103,23 +103,22 @@ def check_segments(made: MessagePrograms, state: State, ahead: int | None) -> in
     return int(bits.pop())
 
 
-def check_along(made: MessagePrograms, leaders: Sequence[int]) -> None:
-    """Raise `ScheduleError` unless all messages can travel with the headers that leaders exchange in every call.
+def goes_along(made: MessagePrograms, leaders: Sequence[int]) -> bool:
+    """True if all messages can travel with the headers that leaders exchange in every call.
 
-    That is one message from each leader to each other one, with the same data to all: the whole array as it is then, in
-    one chunk. Nothing else is kept but the array and the messages.
+    That is at most one message from each leader to each other one, which none of them sends after it has waited for one:
+    so every header is sent, whatever calls the others make. Messages that are sent one after the other have the same data
+    if they have the same place.
     """
-    pairs = sorted((message.source, message.destination) for message in made.messages)
-    whole = (ChunkPlace(OUTPUT, 0),)
-    good = made.schedule.chunks == 1 and not any(made.work_slots)
-    good = good and pairs == sorted((one, other) for one in leaders for other in leaders if one != other)
-    good = good and all(message.places == whole and not message.into for message in made.messages)
+    pairs = [(message.source, message.destination) for message in made.messages]
+    good = len(set(pairs)) == len(pairs) and {rank for pair in pairs for rank in pair} <= set(leaders)
     for program in made.programs:
-        sends = [at for at, one in enumerate(program) if one.kind == InstructionKind.SEND]
-        between = program[sends[0] : sends[-1]] if sends else ()
-        good = good and all(one.kind in (InstructionKind.SEND, InstructionKind.POST) for one in between)
-    if not good:
-        raise ScheduleError(f"{made.schedule.title}: its messages cannot travel with those that compare the call")
+        kinds = [one.kind for one in program]
+        sends = [at for at, kind in enumerate(kinds) if kind == InstructionKind.SEND]
+        between = kinds[sends[0] : sends[-1]] if sends else []
+        good = good and set(between) <= {InstructionKind.SEND, InstructionKind.POST}
+        good = good and InstructionKind.AWAIT not in kinds[: sends[-1] if sends else 0]
+    return good
 
 
 def _check_queues(made: MessagePrograms) -> None:

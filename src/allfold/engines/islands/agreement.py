@@ -54,7 +54,7 @@ class Fronts:
 
     def send(self, job: Job) -> None:
         """Send the header of a call to all other leaders."""
-        self._links.send_front(job.digest + job.packed, job.deadline)
+        self._links.send_fronts(job.digest + job.packed, job.deadline)
 
     def receive(self, job: Job, peer: int) -> Front:
         """A peer's header for this call."""

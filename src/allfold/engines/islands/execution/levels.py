@@ -13,18 +13,18 @@ from ....division import Division, Lengths
 from ....errors import ScheduleError
 from ....fabrics.fabric import FOREVER
 from ....ops import OPS
-from ....programs.check_messages import check_along
+from ....programs.check_messages import goes_along
 from ....programs.messages import IslandCall, MessagePrograms
 from ....proved import TwoLevel, message_programs_of, two_level_programs_of
 from ....registry import AnyAlgorithm
 from ...buffer import Flat
 from ...engine import Call
 from ..agreement import Agreement
-from ..crossing import Crossing
+from ..crossing import ALONG_BYTES, Crossing
 from ..job import Job
 from ..roster import Roster, Shared
 from ..wire import Memory, MessageRun, PeerLinks, folding
-from .native import NativeRuns, Stage
+from .native import ANY_LENGTH, NativeRuns, Stage
 
 _AHEAD = 2  # segments on the wire at once
 _BROADCAST_BYTES = 4 << 20  # of a segment; all of them begin at once, since nothing is computed first
@@ -51,7 +51,7 @@ class Levels:
         self._groups = tuple(map(tuple, roster.islands))
         self._memory = Memory()
         self._scratch: dict[str, Flat] = {}
-        self._along: dict[str, MessagePrograms] = {}
+        self._along: dict[tuple[str, int, str, str], MessagePrograms | None] = {}
         self._known: dict[tuple[str, int, str, str], TwoLevel] = {}
         self.cross_by(crossing)
 
@@ -91,24 +91,20 @@ class Levels:
 
     # Small calls, whose data are sent with the leaders' headers --------------------------------------------------------
 
-    def goes_along(self, job: Job) -> bool:
-        """True if the data of a call are sent with the leaders' headers."""
-        call = job.call
-        if call.algorithm is not None:
-            return False
-        if call.collective == "barrier":
-            return True
-        # An operation that is not commutative may be folded island by island only if their ranks are consecutive.
-        commutes = call.op is None or call.op.commutative or self.is_in_order
-        return call.collective == "all_reduce" and job.bytes <= self.most_small and commutes
-
-    def _made_along(self, collective: str) -> MessagePrograms:
-        made = self._along.get(collective)
-        if made is None:
-            made = self._smallest(collective).programs
-            check_along(made, self.roster.leaders)
-            self._along[collective] = made
-        return made
+    def _made_along(self, job: Job) -> MessagePrograms | None:
+        """The programs of a call whose data are sent with the leaders' headers; None for other calls."""
+        call, name = job.call, job.call.collective
+        most = self.most_small if name == "all_reduce" else ALONG_BYTES
+        if job.named is not None or call.counts is not None or (name != "barrier" and job.bytes > most):
+            return None
+        algorithm, parameters = self.schedule(job)
+        if "groups" not in parameters:
+            return None
+        key = name, call.root, algorithm, parameters["across"]
+        if key not in self._along:
+            made = self._programs(name, call.root, algorithm, parameters, _AHEAD).programs
+            self._along[key] = made if goes_along(made, self.roster.leaders) else None
+        return self._along[key]
 
     # Calls in general -------------------------------------------------------------------------------------------------
 
@@ -154,14 +150,21 @@ class Levels:
 
     def plan(self, job: Job) -> _native.CallPlan:
         """The plan by which the extension makes calls like this one."""
-        if self.goes_along(job):
-            stage = Stage(self._made_along(job.call.collective), 0, 0, 1, 0)
-            return self.native.plan(job, [stage], [], along=True, waits_for_leader=False)
-        stages = self.stages(job)
+        made = self._made_along(job)
+        if made is None:
+            stages = self.stages(job)
+        else:
+            elements = 0 if job.call.collective in ANY_LENGTH else job.elements
+            stages = [Stage(made, 0, elements, max(1, elements), 0)]
         bytes = max(self._work_bytes(job, one) for one in stages)
         slots = min(_AHEAD + 1, max(len(one.parts) for one in stages)) if bytes else 0
         work = [self.scratch(f"work {slot}", bytes) for slot in range(slots)]
-        return self.native.plan(job, stages, work, along=False, waits_for_leader=self._waits_for_leader(job, stages[0]))
+        along = made is not None
+        # Where data come from the root, leaders send before a collective of the island has compared its ranks' calls. But all
+        # ranks wait for one behind it.
+        first = along and COLLECTIVES[job.call.collective].starts.root_only
+        waits = self._waits_for_leader(job, stages[0]) and not first
+        return self.native.plan(job, stages, work, along=along, compares_first=first, waits_for_leader=waits)
 
     def runs(self, job: Job, stage: Stage) -> list[MessageRun]:
         """The runs of a stage, segment by segment, in Python."""

@@ -40,6 +40,8 @@ from ..roster import Roster, Shared
 _CODES = {name: code for code, name in enumerate(COLLECTIVES)}
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 _MOST_KNOWN = 1000
+ANY_LENGTH = "all_reduce", "barrier"
+"""The collectives of which all calls whose data are sent with headers have one plan."""
 _SENDS = InstructionKind.SEND, InstructionKind.SENT
 _BEGINS = InstructionKind.POST, InstructionKind.SEND
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -105,7 +107,14 @@ class NativeRuns:
         return None if name is None else self.direct.plan(job.packed, name)
 
     def plan(
-        self, job: Job, stages: Sequence[Stage], work: Sequence[Flat], *, along: bool, waits_for_leader: bool
+        self,
+        job: Job,
+        stages: Sequence[Stage],
+        work: Sequence[Flat],
+        *,
+        along: bool,
+        compares_first: bool,
+        waits_for_leader: bool,
     ) -> _native.CallPlan:
         """Make a plan for calls like this one, with a built-in operation. From now on the extension makes them itself."""
         counts, first = job.call.counts, stages[0].made.schedule
@@ -114,11 +123,11 @@ class NativeRuns:
             (self._program(one.made), one.first, one.elements, max(1, one.segment), one.late, one.starts)
             for one in stages
         ]
-        made = _native.CallPlan.of(rows, along, waits_for_leader, list(work), bounds)
+        made = _native.CallPlan.of(rows, along, compares_first, waits_for_leader, list(work), bounds)
         name = _name(job)
-        if along and first.promise.carries_data:
+        if along and first.collective == "all_reduce":
             self.direct.reduces = made
-        elif along:
+        elif along and first.collective == "barrier":
             self.direct.barriers = made
         elif name is not None:
             self.direct.keep(job.packed, name, made)
