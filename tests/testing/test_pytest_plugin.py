@@ -299,3 +299,73 @@ def test_backend(): ...
 """,
     )
     assert "@pytest.mark.ranks: ranks that are threads cannot simulate hosts" in said, said
+
+
+def test_warnings_and_logs_are_those_of_the_rank(pytester: pytest.Pytester) -> None:
+    outcomes, said = session(
+        pytester,
+        """
+import logging, sys, warnings
+
+@pytest.mark.ranks(2)
+def test_recorded(rank, recwarn, caplog, capsysbinary):
+    warnings.warn(f"from rank {rank}", UserWarning)
+    logging.getLogger("mine").warning("rank %d", rank)
+    print(rank)
+    assert [str(one.message) for one in recwarn] == [f"from rank {rank}"]
+    assert caplog.messages == [f"rank {rank}"]
+    assert capsysbinary.readouterr().out == b"%d\\n" % rank
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.filterwarnings("error:careful")
+@pytest.mark.ranks(2)
+def test_marked(rank, keep):
+    warnings.warn("careful: this is an error", UserWarning)
+
+@pytest.mark.ranks(2, keep=True)
+def test_kept(rank):
+    warnings.warn("old", DeprecationWarning)
+
+@pytest.mark.ranks(2)
+def test_other(rank):
+    warnings.warn("nothing", UserWarning)
+""",
+        "-W",
+        "error::DeprecationWarning",
+    )
+    assert (outcomes["passed"], outcomes["failed"]) == (2, 3)
+    assert (
+        "rank 0 of 2 raised UserWarning: careful: this is an error" in said or "rank 1 of 2 raised UserWarning" in said
+    )
+    assert "raised DeprecationWarning: old" in said
+
+
+def test_a_timeout_of_pytest_timeout_says_where_the_ranks_were(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("pytest_timeout")
+    outcomes, said = session(
+        pytester,
+        """
+@pytest.mark.timeout(2, method="signal", func_only=True)
+@pytest.mark.ranks(2, timeout=60)
+def test_hang(comm, rank):
+    if rank == 1:
+        time.sleep(50)
+    comm.barrier()
+""",
+    )
+    assert outcomes["failed"] == 1
+    assert "Timeout (>2.0s) from pytest-timeout.\n  rank 0 was at " in said
+    assert "in test_hang: comm.barrier()\n  rank 1 was at " in said and "in test_hang: time.sleep(50)\n" in said
+    assert "supervise.py" not in said
+
+
+def test_a_message_that_starts_with_an_empty_line(pytester: pytest.Pytester) -> None:
+    _, said = session(
+        pytester,
+        """
+@pytest.mark.ranks(2)
+def test_close(rank):
+    np.testing.assert_allclose([1.0], [1.0 + rank])
+""",
+    )
+    assert "rank 1 of 2 raised AssertionError: Not equal to tolerance" in said

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from _pytest.assertion import util
-from _pytest.capture import CaptureFixture, FDCapture, SysCapture
+from _pytest.capture import CaptureFixture, FDCapture, FDCaptureBinary, SysCapture, SysCaptureBinary
 from _pytest.config import default_plugins, get_config
+from _pytest.logging import LogCaptureHandler, caplog_handler_key, caplog_records_key, catching_logs
 
 from allfold.testing.rank import RankOfTest
 
@@ -46,14 +49,35 @@ def _captured(kind: Any) -> Iterator[Any]:
     finally:
         left = fixture.readouterr()
         fixture.close()
-        for stream, text in zip(("stdout", "stderr"), left, strict=True):
-            getattr(sys, stream).write(text)
+        for stream, text in zip((sys.stdout, sys.stderr), left, strict=True):
+            stream.write(text.decode(errors="replace") if isinstance(text, bytes) else text)
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[pytest.LogCaptureFixture]:
+    with catching_logs(LogCaptureHandler()) as handler:
+        stash = pytest.Stash()
+        stash[caplog_handler_key], stash[caplog_records_key] = handler, {"call": handler.records}
+        fixture = pytest.LogCaptureFixture(SimpleNamespace(stash=stash), _ispytest=True)  # type: ignore[arg-type]
+        yield fixture
+        fixture._finalize()
+
+
+@contextlib.contextmanager
+def _warned() -> Iterator[pytest.WarningsRecorder]:
+    with pytest.WarningsRecorder(_ispytest=True) as fixture:
+        warnings.simplefilter("default")
+        yield fixture
 
 
 LOCAL: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "monkeypatch": pytest.MonkeyPatch.context,
     "capsys": lambda: _captured(SysCapture),
     "capfd": lambda: _captured(FDCapture),
+    "capsysbinary": lambda: _captured(SysCaptureBinary),
+    "capfdbinary": lambda: _captured(FDCaptureBinary),
+    "caplog": _logged,
+    "recwarn": _warned,
 }
 """Fixtures of pytest that every rank has for itself."""
 

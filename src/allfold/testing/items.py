@@ -86,7 +86,7 @@ def call(item: pytest.Function, mark: pytest.Mark) -> None:
     sent = {name: Placeholder(name) if name in LOCAL else value for name, value in values.items()}
     with by_value(item.obj):
         _check_fixtures(sent)
-    with _failing(RankFailed, CollectiveTimeout, UsageError):
+    with _failing(RankFailed, CollectiveTimeout, UsageError, pytest.fail.Exception):
         outcomes = run_ranks(
             partial(call_test, item.obj),
             _count(item, mark),
@@ -139,13 +139,13 @@ def _take_outcomes(outcomes: Sequence[tuple[str, str]]) -> None:
 
 
 @contextlib.contextmanager
-def _failing(*kinds: type[Exception], sentence: str = "") -> Iterator[None]:
+def _failing(*kinds: type[BaseException], sentence: str = "") -> Iterator[None]:
     """Turn these errors into failures of the test, with their text alone."""
     __tracebackhide__ = True
     try:
         yield
     except kinds as error:
-        _fail(f"{sentence}{error}")
+        _fail("\n".join([f"{sentence}{error}", *getattr(error, "__notes__", [])]))
 
 
 def _fail(text: str) -> NoReturn:

@@ -6,11 +6,14 @@ import contextlib
 import faulthandler
 import io
 import os
+import pickle
 import random
+import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,6 +40,7 @@ class Setup:
     device: str | None = None
     coverage: str | None = None  # the settings of a measurement
     checks: bool = False  # the calls of torch's groups are compared before they are made
+    filters: Sequence[bytes] = ()  # of warnings
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,35 @@ def entered(setup: Setup, place: Place) -> Iterator[RankOfTest]:
         if setup.backend is not None:
             connections.enter_context(_process_group(setup, setup.backend, place))
         comm = connections.enter_context(connected(place)) if setup.connects else None
-        yield RankOfTest(place.rank, place.size, comm, setup.backend is not None)
+        with _filtered(setup.filters):
+            yield RankOfTest(place.rank, place.size, comm, setup.backend is not None)
         # Not after an error, as in `connected`.
         _destroy_groups()
+
+
+def warning_filters() -> list[bytes]:
+    """The filters of warnings in this process, such as those of `pytest -W error`. Each is pickled by itself."""
+    found = []
+    for action, message, category, module, line in warnings.filters:
+        # Python's own filters compare the whole name of a module, all others are regular expressions.
+        patterns = [
+            f"{re.escape(one)}\\Z" if isinstance(one, str) else one and one.pattern for one in (message, module)
+        ]
+        with contextlib.suppress(Exception):
+            found.append(pickle.dumps((action, patterns[0] or "", category, patterns[1] or "", line)))
+    return found
+
+
+@contextlib.contextmanager
+def _filtered(filters: Sequence[bytes]) -> Iterator[None]:
+    __tracebackhide__ = True
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        for one in filters:
+            with contextlib.suppress(Exception):  # a category that cannot be imported here
+                action, message, category, module, line = pickle.loads(one)
+                warnings.filterwarnings(action, message, category, module, line, append=True)
+        yield
 
 
 @contextlib.contextmanager

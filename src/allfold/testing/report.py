@@ -105,8 +105,9 @@ def _line(one: Failure, place_of: PlaceOf, longest: int = _LONGEST_LINE) -> str:
     kind, message = one.report["type"], one.report["message"].strip()
     if kind == "LeftBehind":
         return f"rank {one.child.rank} left behind: {message.partition(': ')[2]}"
-    first_line = message.partition(kind)[2].split("\n")[0]  # without the module of the exception's class
-    return f"rank {one.child.rank} raised {kind}{first_line[:longest]}"
+    # Without the module of the exception's class. NumPy's messages start with an empty line.
+    lines = message.partition(kind)[2].removeprefix(":").strip().splitlines()
+    return f"rank {one.child.rank} raised {kind}" + (f": {lines[0][:longest]}" if lines else "")
 
 
 def _rank(one: Failure) -> int:
@@ -115,20 +116,28 @@ def _rank(one: Failure) -> int:
 
 def place_in(folder: Path, child: Child) -> str:
     """The innermost line of the user's code in which a process was ended, as faulthandler wrote it."""
-    if child.process is None:
-        return "its start: it was not forked yet"
-    frames = _frames(folder, child)
+    return "its start: it was not forked yet" if child.process is None else _place(folder, child.rank)
+
+
+def places_in(folder: Path, ranks: int) -> list[str]:
+    """A line about each rank that had started when the run was ended from outside."""
+    started = [rank for rank in range(ranks) if Path(stack_file(folder, rank)).exists()]
+    return [f"  rank {rank} was at {_place(folder, rank)}" for rank in started]
+
+
+def _place(folder: Path, rank: int) -> str:
+    frames = _frames(folder, rank)
     return users_line(frames) if frames else _UNKNOWN
 
 
 def call_in(folder: Path, child: Child) -> tuple[str, str, int] | None:
     """The call in which a process was when it was ended."""
-    return call_at(_frames(folder, child))
+    return call_at(_frames(folder, child.rank))
 
 
-def _frames(folder: Path, child: Child) -> list[Frame]:
+def _frames(folder: Path, rank: int) -> list[Frame]:
     try:
-        return _main_stack(Path(stack_file(folder, child.rank)).read_text(errors="replace"))
+        return _main_stack(Path(stack_file(folder, rank)).read_text(errors="replace"))
     except OSError:
         return []
 

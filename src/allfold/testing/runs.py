@@ -23,8 +23,8 @@ from allfold.launch.outcome import result_of
 from allfold.launch.spawn import check_kind, check_ranks, check_work, pickled_by_value, ranks_per_host, supervised
 from allfold.testing.coverage_of_ranks import collect, settings
 from allfold.testing.faults import killed_file, running
-from allfold.testing.rank import RankOfTest, Setup, entered
-from allfold.testing.report import call_in, failure, place_in
+from allfold.testing.rank import RankOfTest, Setup, entered, warning_filters
+from allfold.testing.report import call_in, failure, place_in, places_in
 
 Result = TypeVar("Result")
 
@@ -163,22 +163,36 @@ def run_ranks(
     with tempfile.TemporaryDirectory(prefix="allfold-test-", ignore_cleanup_errors=True) as folder, by_value(work):
         port = None if backend is None else _store_port()
         setup = Setup(
-            folder, port, backend, connects, timeout, options.delays, options.device, settings(), options.checks
+            folder,
+            port,
+            backend,
+            connects,
+            timeout,
+            options.delays,
+            options.device,
+            settings(),
+            options.checks,
+            warning_filters(),
         )
-        supervisor = supervised(
-            partial(entered, setup),
-            work,
-            ranks,
-            args=args,
-            timeout=timeout,
-            prefix_output=True,
-            hosts=options.hosts,
-            call="run",
-            modules=["torch"] if options.needs_torch else [],
-            make_template=partial(take, options.kind(ranks)) if options.keep else KeptTemplate,
-            was_meant_to_die=lambda child: os.path.exists(killed_file(folder, child.rank)),
-            seconds_to_obey=SECONDS_TO_OBEY,
-        )
+        try:
+            supervisor = supervised(
+                partial(entered, setup),
+                work,
+                ranks,
+                args=args,
+                timeout=timeout,
+                prefix_output=True,
+                hosts=options.hosts,
+                call="run",
+                modules=["torch"] if options.needs_torch else [],
+                make_template=partial(take, options.kind(ranks)) if options.keep else KeptTemplate,
+                was_meant_to_die=lambda child: os.path.exists(killed_file(folder, child.rank)),
+                seconds_to_obey=SECONDS_TO_OBEY,
+            )
+        except BaseException as stop:  # from outside: an interrupt, or the timeout of pytest-timeout
+            for place in places_in(Path(folder), ranks):
+                stop.add_note(place)
+            raise
         collect(folder)
         whose = Path(folder)
         error = failure(supervisor, partial(place_in, whose), timeout, options.delays, partial(call_in, whose))
