@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: help setup demo test test-all check-all wheels test-wheels build-times types test-frameworks reference test-gpu sanitize bench-peers conformance conformance-mpi conformance-drop-in bounds check-trials faults faults-gpu explain-trials fuzz hosts ucx soak gallery site test-site web test-web test-browser test-notebook test-site-python chromium lint format clean
+.PHONY: help setup demo test test-all check-all wheels test-wheels build-times types test-frameworks test-torchtitan test-many-ranks reference test-gpu sanitize bench-peers conformance conformance-mpi conformance-drop-in bounds check-trials faults faults-gpu explain-trials fuzz hosts ucx soak gallery site test-site web test-web test-browser test-notebook test-site-python chromium lint format clean
 
 # One step: what it does, how long it may take, what may help when it fails (packaging/stage.py).
 stage = @$(PYTHON) packaging/stage.py "$(1)" --takes "$(2)" --help-with "$(3)" --
@@ -172,6 +172,24 @@ test-frameworks: .venv-frameworks/.installed ## accelerate, Lightning, transform
 	    pytest pytest-timeout pytest-xdist hypothesis pytest-cov
 	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-frameworks/lib/python3*/site-packages/
 	@touch $@
+
+test-torchtitan: .venv-torchtitan/.installed ## torchtitan's debug model with FSDP × TP × PP on 8 CPU ranks, on allfold and on gloo; minutes
+	$(announce)
+	.venv-torchtitan/bin/python tests/torch/titan.py
+
+# torch and allfold there are those of .venv.
+.venv-torchtitan/.installed: constraints.txt examples/constraints.txt $(VENV)/.torch
+	@test -x .venv-torchtitan/bin/python || $(PYTHON) -m venv .venv-torchtitan
+	@for packages in .venv-torchtitan/lib/python3*/site-packages; do \
+	    echo "import site; site.addsitedir('$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages)')" >$$packages/of-allfold.pth; done
+	$(call stage,Installing torchtitan in .venv-torchtitan,minutes; downloads 400 MB,$(INDEX)) .venv-torchtitan/bin/python $(PIP) \
+	    -c constraints.txt -c examples/constraints.txt torchtitan triton
+	@touch $@
+
+# A thousand tests with ranks in four workers, gloo among them, some of which fail, crash or hang: none may be stuck.
+test-many-ranks: setup $(VENV)/.torch ## a thousand tests with ranks under `pytest -n 4`, some of which crash or hang; minutes
+	$(announce)
+	$(VENV)/bin/python tests/testing/many_tests.py
 
 # Makes docs/reference.md from the docstrings.
 reference: setup $(VENV)/.torch ## make docs/reference.md from the docstrings; seconds

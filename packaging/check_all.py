@@ -28,6 +28,8 @@ TARGETS = [
     "conformance-mpi",
     "conformance-drop-in",
     "test-frameworks",
+    "test-torchtitan",
+    "test-many-ranks",
     "types",
     "test-site",
     "test-site-python",
