@@ -162,7 +162,8 @@ types: setup ## a user's program, checked by mypy and pyright; a minute
 test-frameworks: .venv-frameworks/.installed ## accelerate, Lightning, transformers, torchmetrics and Ray on the backend; minutes
 	$(announce)
 	.venv-frameworks/bin/python tests/torch/frameworks.py
-	.venv-frameworks/bin/python -m pytest tests/ray tests/testing/test_coverage_of_ranks.py
+	.venv-frameworks/bin/python -m pytest tests/ray tests/testing/test_coverage_of_ranks.py \
+	    tests/testing/test_with_accelerate.py
 
 # The allfold there is that of .venv, linked: nothing is compiled twice. constraints.txt keeps torch at its version.
 .venv-frameworks/.installed: constraints.txt examples/constraints.txt $(INSTALLED)

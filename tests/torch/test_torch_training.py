@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch_ranks import run_ranks
 
+from allfold.errors import MismatchError
+from allfold.testing import run
+
 RANKS, STEPS, ROWS = 2, 3, 8
 
 
@@ -367,3 +370,23 @@ def test_everything_gives_what_gloo_gives(way: Callable[[int], Any]) -> None:
 @pytest.mark.parametrize("way", LIKE_GLOO, ids=lambda way: way.__name__)
 def test_everything_by_itself_gives_what_gloo_gives(way: Callable[[int], Any]) -> None:
     assert run_ranks(way, RANKS) == run_ranks(way, RANKS, backend="gloo")
+
+
+def _uneven_batches(process_group: object, extra: int) -> str:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+    try:
+        for _ in range(1 + extra * (dist.get_rank() == 0)):
+            model(torch.ones(1, 1)).sum().backward()
+        dist.barrier()
+    except (MismatchError, RuntimeError) as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize("extra", [1, 2])
+def test_a_rank_with_more_batches_gets_an_error_in_backward(extra: int) -> None:
+    """The reducer of DDP reads the value of a future whose call has failed; it crashed there."""
+    errors = run(_uneven_batches, ranks=2, args=(extra,), backend="allfold", timeout=120)
+    assert all(
+        "mismatched calls: rank 0 called " in error and "rank 1 called barrier()" in error for error in errors
+    ), errors

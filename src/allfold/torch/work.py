@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,29 @@ class GroupDestroyed(AllfoldError, dist.DistBackendError):
 
 
 DONE = DoneWork()
+
+
+class _Failed:
+    """The value of a future whose call has failed.
+
+    torch's C++ looks for tensors in a value by pickling it, as DDP does at the end of a backward pass. It gets the error. In
+    the value that `Future.set_exception` sets, it finds no tensor, and reads beyond the end of an empty list.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def raise_error(self) -> NoReturn:
+        raise self._error
+
+    def __reduce__(self) -> NoReturn:
+        self.raise_error()
+
+
+def fail(future: torch.futures.Future[Any], error: BaseException) -> None:
+    """Complete the future with an error, for those who wait for it in Python or in C++."""
+    future._set_unwrap_func(_Failed.raise_error)
+    future.set_result(_Failed(error))
 
 
 class Awaited(dist._Work):
@@ -105,7 +128,7 @@ class QueuedCall(Awaited):
 
     def settle(self, future: torch.futures.Future[Any]) -> None:
         if self._error is not None:
-            future.set_exception(self._error)
+            fail(future, self._error)
         else:
             future.set_result(self._results)
 
