@@ -89,9 +89,10 @@ def by_test_case() -> None:
 
 
 def by_continuous_test() -> None:
+    result = unittest.TestResult()
     with contextlib.redirect_stderr(io.StringIO()):
-        result = Continuous("test_small").run()
-    assert result is not None and result.wasSuccessful(), result
+        Continuous("test_small").run(result)
+    assert result.testsRun == 1 and result.wasSuccessful() and not result.skipped, result
 
 
 def main() -> None:
