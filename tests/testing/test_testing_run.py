@@ -240,6 +240,17 @@ def test_what_cannot_be_pickled_is_named() -> None:
         run(added, args=(threading.Lock(),))
 
 
+def test_a_method_whose_object_cannot_be_pickled() -> None:
+    class Case:
+        def __init__(self) -> None:
+            self.own = threading.Lock()
+
+        def work(self, communicator: object) -> None: ...
+
+    with pytest.raises(UsageError, match=r"Case\.work is a method, which brings its object along; use a function$"):
+        run(Case().work)
+
+
 def test_the_process_that_is_kept_is_started_again_if_it_has_ended() -> None:
     assert run(added, ranks=1, args=(1,)) == [(0, 1.0)]
     server = kept._servers["torch" in sys.modules]

@@ -502,9 +502,18 @@ def _pickled(call: str, enter: Callable[..., Any], work: Callable[..., Any], arg
     try:
         return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
     except Exception as error:
-        raise UsageError(
-            f"{call}: the work or its arguments cannot be pickled: {error}; create such objects inside the function"
-        ) from error
+        function = users_function(work)
+        advice = "create such objects inside the function"
+        if inspect.ismethod(function):
+            advice = f"{function.__qualname__} is a method, which brings its object along; use a function"
+        raise UsageError(f"{call}: the work or its arguments cannot be pickled: {error}; {advice}") from error
+
+
+def users_function(work: object) -> object:
+    """The function that the user has given, without what is around it."""
+    while isinstance(work, functools.partial):
+        work = work.args[0] if work.args else work.func
+    return work
 
 
 def _pickled_algorithms() -> list[bytes]:

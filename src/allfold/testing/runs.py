@@ -20,7 +20,15 @@ from allfold.launch.kept import KeptTemplate
 from allfold.launch.kept_ranks import take
 from allfold.launch.lines import is_installed
 from allfold.launch.outcome import result_of
-from allfold.launch.spawn import check_kind, check_ranks, check_work, pickled_by_value, ranks_per_host, supervised
+from allfold.launch.spawn import (
+    check_kind,
+    check_ranks,
+    check_work,
+    pickled_by_value,
+    ranks_per_host,
+    supervised,
+    users_function,
+)
 from allfold.testing.coverage_of_ranks import collect, settings
 from allfold.testing.faults import killed_file, running
 from allfold.testing.rank import RankOfTest, Setup, entered, warning_filters
@@ -244,9 +252,7 @@ def by_value(work: object) -> Iterator[None]:
     A rank need not import the test's module, which may not be importable there. And the text of pytest's assertions is
     in the code of the functions, as pytest has rewritten them.
     """
-    while isinstance(work, partial):
-        work = work.args[0] if work.args else work.func
-    module = sys.modules.get(getattr(work, "__module__", None) or "")
+    module = sys.modules.get(getattr(users_function(work), "__module__", None) or "")
     file = getattr(module, "__file__", None)
     with pickled_by_value(*([] if module is None or file is None or is_installed(file) else [module])):
         yield
