@@ -24,6 +24,7 @@ ROOMS = [
     "chrome_trace",
     "files",
     "collectives",
+    "neighbourhoods",
     "division",
     "dtypes",
     "ops",

@@ -57,6 +57,8 @@ class Part:
     """Its own slice only."""
     root_only: bool = False
     """The root has it, and the other ranks have nothing."""
+    in_pieces: bool = False
+    """The chunks that the layout says, one after the other; each rank has its own number of them."""
 
     def length(self, whole: int, ranks: int, is_root: bool) -> int:
         """The number of elements (or chunks) that a rank has, of `whole` in the buffer."""
@@ -69,7 +71,7 @@ class Part:
         return np.broadcast_to(held & (here == root) if self.root_only else held, (ranks, chunks))
 
 
-WHOLE, SLICE, AT_ROOT = Part(), Part(sliced=True), Part(root_only=True)
+WHOLE, SLICE, AT_ROOT, PIECES = Part(), Part(sliced=True), Part(root_only=True), Part(in_pieces=True)
 
 
 def everyone(rank: int, ranks: int) -> range:
@@ -168,6 +170,15 @@ class Collective:
     def writes(self, is_root: bool) -> bool:
         """True if the rank's array holds a new result after the call."""
         return (is_root or not self.ends.root_only) and not (self.starts == AT_ROOT and self.in_place and is_root)
+
+    @property
+    def label(self) -> str:
+        """The name in headings."""
+        return self.name
+
+    def arguments(self, ranks: int, root: int | None) -> tuple[Any, ...]:
+        """The positional arguments of the generator functions of its algorithms."""
+        return (ranks, root) if self.rooted else (ranks,)
 
     def slices(self, ranks: int) -> int:
         return ranks if self.sliced else 1
@@ -349,6 +360,12 @@ COLLECTIVES = {
 
 
 def find_collective(name: object) -> Collective:
+    """The collective of a name, which may be one between the neighbours of a graph (`neighbourhoods`)."""
     if isinstance(name, str) and name in COLLECTIVES:
         return COLLECTIVES[name]
+    if isinstance(name, str) and "(" in name:
+        from .neighbourhoods import find_neighbourhood
+
+        if (found := find_neighbourhood(name)) is not None:
+            return found
     raise UsageError(f"unknown collective {name!r}; {suggest(name, COLLECTIVES)}")

@@ -57,8 +57,10 @@ class Lengths:
     """The lengths of slices that differ: one per rank; for all_to_all a row per rank, of what it sends to each rank."""
 
     def __init__(self, promise: Collective, ranks: int, counts: object) -> None:
-        if not promise.sliced:
-            raise UsageError(f"{promise.name}: it has no parts, and takes no counts")
+        if not promise.sliced or promise.ends.in_pieces:
+            raise UsageError(
+                f"{promise.label}: it {'takes' if promise.sliced else 'has no parts, and takes'} no counts"
+            )
         wanted = (ranks, ranks) if promise.exchanges else (ranks,)
         words = f"{ranks} rows of {ranks}" if promise.exchanges else f"{ranks}, one per rank"
         try:

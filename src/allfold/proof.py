@@ -64,7 +64,7 @@ class Proof:
             right = "every contribution arrives exactly once, wherever it must"
         else:
             right = "every chunk arrives where it belongs"
-        lines = [f"{schedule.collective} {schedule.title} is right: {right}."]
+        lines = [f"{schedule.promise.label} {schedule.title} is right: {right}."]
         if self.same_bits is not None:
             lines.append(f"  same bits on all ranks   {_yes(self.same_bits)}")
         if self.rank_order is not None:

@@ -98,7 +98,7 @@ class Registry:
         """The algorithms of a collective by name, in the order in which they are listed."""
         if not self._loaded:
             self._load()
-        return self._known[collective]
+        return self._known[collective] if collective in self._known else _between_neighbours(collective)
 
     def all(self) -> list[Algorithm]:
         return [one for collective in COLLECTIVES for one in self.of(collective).values()]
@@ -106,6 +106,11 @@ class Registry:
     def add(self, new: Algorithm) -> None:
         """Register an algorithm. A name that another one has is refused, except inside `replacing`."""
         # The names of built-in algorithms are taken, so these are loaded before anything else is added.
+        if new.collective not in self._known:
+            label = find_collective(new.collective).label
+            raise UsageError(
+                f"{label}: algorithms between neighbours are not registered; pass the function instead of a name"
+            )
         is_built_in = (new.function.__module__ or "").startswith(f"{_BUILT_IN}.")
         names = self._known[new.collective] if is_built_in else self.of(new.collective)
         known = names.get(new.name)
@@ -145,6 +150,12 @@ class Registry:
                 in_order = sorted(known.values(), key=lambda one: places.get(one.function.__module__, len(places)))
                 self._known[collective] = {one.name: one for one in in_order}
             self._loaded = True
+
+
+def _between_neighbours(collective: str) -> dict[str, Algorithm]:
+    """The algorithms of a collective between the neighbours of a graph: the same for every graph, so none is kept."""
+    made = import_module(f"{_BUILT_IN}.between_neighbours")
+    return {one.__name__: algorithm_of(collective, one) for one in (made.direct, made.rounds)}
 
 
 def _is_again(known: Algorithm, new: Algorithm) -> bool:
@@ -286,11 +297,11 @@ def schedule(
     chosen = algorithm_of(collective, algorithm)
     if chosen.made is not None:
         return _fitting(chosen.made, ranks, root)
-    arguments = (ranks, root) if promise.rooted else (ranks,)
+    arguments = promise.arguments(ranks, root)
     try:
         inspect.signature(chosen.function).bind(*arguments, **parameters)
     except (TypeError, ValueError) as error:  # ValueError: it has no signature
-        wanted = "(ranks, root)" if promise.rooted else "(ranks)"
+        wanted = "(ranks, root)" if promise.rooted else "(ranks)" if len(arguments) == 1 else "(ranks, wanted)"
         raise UsageError(f"{chosen.name} cannot be called for {collective} with {wanted}: {error}") from None
     chunks = _declared_chunks(chosen, ranks, parameters)
     if chunks is not None and chunks % promise.slices(ranks):

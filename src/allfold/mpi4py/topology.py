@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ..collectives import find_collective
+from ..neighbourhoods import NEIGHBOURHOODS, name_of
+from ..proof import verify
+from ..registry import schedule as schedule_of
+from ..schedules import Schedule
 from . import constants as c
 from .collectives import Made, with_forms
 from .comm import COMM_NULL, Comm, Intracomm
@@ -15,8 +22,111 @@ from .data.specs import BufferSpec, simple, vector, vector_of_types
 from .failures import error
 from .records import NEIGHBOURS, CommunicatorState
 
+_ALLGATHER, _ALLTOALL = NEIGHBOURHOODS
 
-class CartesianTopology:
+Slots = list[int | None]
+"""By place among a rank's neighbours: the chunk that goes there or comes from there; None beyond an edge of a grid."""
+
+
+class Exchange(NamedTuple):
+    """The part of one rank in a neighbourhood collective, as its schedule says it."""
+
+    schedule: Schedule
+    sends: list[tuple[int, int]]
+    """(chunk, target)"""
+    receives: list[tuple[int, int]]
+    """(chunk, source)"""
+    given: dict[int, int]
+    """By chunk: the place of a target that it is for."""
+    taken: dict[int, list[int]]
+    """By chunk: the places of the sources where it belongs."""
+
+
+class Topology(ABC):
+    """The neighbours of every rank."""
+
+    kind: int
+
+    @abstractmethod
+    def neighbours(self, rank: int) -> tuple[list[int], list[int]]:
+        """The ranks that a rank receives from, and those that it sends to."""
+
+    def opposite(self, place: int) -> int | None:
+        """The place among the target's sources where an edge arrives that leaves here at `place`; None: in order."""
+        return None
+
+    def exchange(self, name: str, rank: int, size: int) -> Exchange:
+        """The part of this rank in a neighbourhood collective; made once, from a schedule that is proved."""
+        found = self._exchanges.get(name)
+        if found is None:
+            found = self._exchanges[name] = self._planned(name, rank, size)
+        return found
+
+    @cached_property
+    def _exchanges(self) -> dict[str, Exchange]:
+        return {}
+
+    def schedule(self, name: str, size: int, algorithm: str = "direct") -> Schedule:
+        edges, _ = self._edges(size)
+        return schedule_of(name_of(name, edges), algorithm, size)
+
+    def _planned(self, name: str, rank: int, size: int) -> Exchange:
+        _, (into, out) = self._edges(size)
+        made = self.schedule(name, size)
+        verify(made, programs=False, uneven=True)
+        rows = list(zip(*(made.columns[one].tolist() for one in ("chunk", "source", "destination")), strict=True))
+        if find_collective(made.collective).starts.sliced:  # an allgather: a chunk is named by its rank
+            sources, targets = self.neighbours(rank)
+            slots: tuple[Slots, Slots] = (
+                [None if one == c.PROC_NULL else one for one in sources],
+                [None if one == c.PROC_NULL else rank for one in targets],
+            )
+        else:
+            slots = into[rank], out[rank]
+        taken: dict[int, list[int]] = {}
+        for place, chunk in enumerate(slots[0]):
+            if chunk is not None:
+                taken.setdefault(chunk, []).append(place)
+        return Exchange(
+            made,
+            [(chunk, target) for chunk, source, target in rows if source == rank],
+            [(chunk, source) for chunk, source, target in rows if target == rank],
+            {chunk: place for place, chunk in enumerate(slots[1]) if chunk is not None},
+            taken,
+        )
+
+    def _edges(self, size: int) -> tuple[list[tuple[int, int]], tuple[list[Slots], list[Slots]]]:
+        """All edges, and by rank and place the number of the edge that arrives there, and of that which leaves there."""
+        both = [self.neighbours(rank) for rank in range(size)]
+        into: list[Slots] = [[None] * len(sources) for sources, _ in both]
+        out: list[Slots] = [[None] * len(targets) for _, targets in both]
+        edges: list[tuple[int, int]] = []
+        for rank, (_, targets) in enumerate(both):
+            for place, target in enumerate(targets):
+                if target == c.PROC_NULL:
+                    continue
+                there = self.opposite(place)
+                if there is None:
+                    free = [at for at, one in enumerate(both[target][0]) if one == rank and into[target][at] is None]
+                    there = free[0] if free else self._unpaired(rank, target)
+                into[target][there] = out[rank][place] = len(edges)
+                edges.append((rank, target))
+        for rank, (sources, _) in enumerate(both):
+            for place, source in enumerate(sources):
+                if source != c.PROC_NULL and into[rank][place] is None:
+                    self._unpaired(source, rank)
+        return edges, (into, out)
+
+    def _unpaired(self, source: int, target: int) -> NoReturn:
+        out, into = self.neighbours(source)[1].count(target), self.neighbours(target)[0].count(source)
+        raise error(
+            "ERR_TOPOLOGY",
+            f"the neighbours do not match: rank {source} sends to rank {target} {_times(out)}, and "
+            f"rank {target} receives from rank {source} {_times(into)}",
+        )
+
+
+class CartesianTopology(Topology):
     """The ranks as points of a grid, in row-major order."""
 
     kind = c.CART
@@ -49,8 +159,11 @@ class CartesianTopology:
         both = [self.shifted(rank, dimension, by) for dimension in range(len(self.dims)) for by in (-1, 1)]
         return both, both
 
+    def opposite(self, place: int) -> int | None:
+        return place ^ 1  # what is sent up arrives from below
 
-class GraphTopology:
+
+class GraphTopology(Topology):
     """The neighbours of every rank, known to all."""
 
     kind = c.GRAPH
@@ -65,16 +178,16 @@ class GraphTopology:
         return self.of(rank), self.of(rank)
 
 
-class Edges:
-    """The neighbours of this rank: those that it receives from, and those that it sends to."""
+class Edges(Topology):
+    """A graph of which every rank named its own part. `every`: the sources and the targets of each rank."""
 
     kind = c.DIST_GRAPH
 
-    def __init__(self, sources: Sequence[int], targets: Sequence[int], weights: tuple[Any, Any] | None) -> None:
-        self.sources, self.targets, self.weights = list(sources), list(targets), weights
+    def __init__(self, every: Sequence[tuple[list[int], list[int]]], weights: tuple[Any, Any] | None) -> None:
+        self.every, self.weights = every, weights
 
     def neighbours(self, rank: int) -> tuple[list[int], list[int]]:
-        return self.sources, self.targets
+        return self.every[rank]
 
 
 @with_forms(
@@ -110,6 +223,17 @@ class Topocomm(Intracomm):
         _, sources, targets = self._neighbours()
         return list(sources), list(targets)
 
+    def Get_schedule(self, collective: str = "neighbor_alltoall", algorithm: str = "direct") -> Schedule:
+        """allfold's: the schedule of a neighbourhood collective on these neighbours, to prove, show and price.
+
+        `neighbor_allgather` or `neighbor_alltoall`. The calls do what `direct` says; `rounds` divides it into steps in
+        which no rank sends or receives twice.
+        """
+        shared, _, _ = self._neighbours()
+        if collective not in NEIGHBOURHOODS:
+            raise ValueError(f"Get_schedule: expected {' or '.join(NEIGHBOURHOODS)}, not {collective!r}")
+        return shared.topology.schedule(collective, shared.size, algorithm)  # type: ignore[no-any-return]
+
     @property
     def inedges(self) -> list[int]:
         return self.inoutedges[0]
@@ -121,29 +245,29 @@ class Topocomm(Intracomm):
     def _neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared, sources, targets = self._neighbours()
         own, part = simple(sendbuf, False), simple(recvbuf, True, max(1, len(sources)))
-        return _exchange(shared, [own] * len(targets), targets, _parts_of(part, len(sources)), sources)
+        return _exchange(shared, _ALLGATHER, [own] * len(targets), _parts_of(part, len(sources)))
 
     def _neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared, sources, targets = self._neighbours()
         own, parts = simple(sendbuf, False), vector(recvbuf, True, len(sources)).parts
-        return _exchange(shared, [own] * len(targets), targets, parts, sources)
+        return _exchange(shared, _ALLGATHER, [own] * len(targets), parts)
 
     def _neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared, sources, targets = self._neighbours()
         given = _parts_of(simple(sendbuf, False, max(1, len(targets))), len(targets))
         parts = _parts_of(simple(recvbuf, True, max(1, len(sources))), len(sources))
-        return _exchange(shared, given, targets, parts, sources)
+        return _exchange(shared, _ALLTOALL, given, parts)
 
     def _neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared, sources, targets = self._neighbours()
         given, parts = vector(sendbuf, False, len(targets)).parts, vector(recvbuf, True, len(sources)).parts
-        return _exchange(shared, given, targets, parts, sources)
+        return _exchange(shared, _ALLTOALL, given, parts)
 
     def _neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared, sources, targets = self._neighbours()
         given = vector_of_types(sendbuf, False, len(targets))
         parts = vector_of_types(recvbuf, True, len(sources))
-        return _exchange(shared, given, targets, parts, sources)
+        return _exchange(shared, _ALLTOALL, given, parts)
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         _, _, targets = self._neighbours()
@@ -154,22 +278,21 @@ class Topocomm(Intracomm):
         given = list(sendobj)
         if len(given) != len(targets):
             raise ValueError(f"neighbor_alltoall: expecting {len(targets)} items, got {len(given)}")
-        messages = shared.messages
-        tags = _tags(shared, sources, targets)
+        plan = shared.topology.exchange(_ALLTOALL, shared.rank, shared.size)
 
         def call() -> list[Any]:
-            data = [packed(one) for one in given]
+            data = {chunk: packed(given[place]) for chunk, place in plan.given.items()}
             sends = [
-                messages.start(True, one, target, tag, None, NEIGHBOURS)
-                for one, target, tag in zip(data, targets, tags[1], strict=True)
-                if target != c.PROC_NULL
+                shared.messages.start(True, data[chunk], target, chunk, None, NEIGHBOURS)
+                for chunk, target in plan.sends
             ]
-            found = [
-                None if source == c.PROC_NULL else pickle.loads(messages.take(source, tag, None, NEIGHBOURS)[3])
-                for source, tag in zip(sources, tags[0], strict=True)
-            ]
+            for chunk, source in plan.receives:
+                data[chunk] = shared.messages.take(source, chunk, None, NEIGHBOURS)[3]
+            found = [None] * len(sources)
+            for chunk, (place,) in plan.taken.items():
+                found[place] = pickle.loads(data[chunk])
             for one in sends:
-                messages.wait(one, None)
+                shared.messages.wait(one, None)
             return found
 
         return self._value(call)  # type: ignore[no-any-return]
@@ -275,12 +398,10 @@ class Distgraphcomm(Topocomm):
         return edges
 
     def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
-        edges = self._edges
-        return len(edges.sources), len(edges.targets), edges.weights is not None
+        return *self.degrees, self._edges.weights is not None
 
     def Get_dist_neighbors(self) -> tuple[list[int], list[int], tuple[list[int], list[int]] | None]:
-        edges = self._edges
-        return list(edges.sources), list(edges.targets), edges.weights
+        return *self.inoutedges, self._edges.weights
 
 
 KINDS: dict[type, type[Topocomm]] = {CartesianTopology: Cartcomm, GraphTopology: Graphcomm, Edges: Distgraphcomm}
@@ -337,7 +458,7 @@ def create_adjacent(
         given = tuple([] if one is None or isinstance(one, int) else [int(weight) for weight in one] for one in weights)
     shared = comm._group(range(comm.Get_size()))
     assert shared is not None
-    shared.topology = Edges(into, out, given)  # type: ignore[arg-type]
+    shared.topology = Edges(comm.allgather((into, out)), given)  # type: ignore[arg-type]
     return Distgraphcomm._of(shared)
 
 
@@ -356,11 +477,15 @@ def create_distributed(
     rank = comm.Get_rank()
     into = [(source, weight) for source, target, weight in rows if target == rank]
     out = [(target, weight) for source, target, weight in rows if source == rank]
+    every = [
+        ([start for start, end, _ in rows if end == one], [end for start, end, _ in rows if start == one])
+        for one in range(comm.Get_size())
+    ]
     shared = comm._group(range(comm.Get_size()))
     assert shared is not None
     both = ([one for _, one in into], [one for _, one in out])
     has_weights = is_weighted or (isinstance(weights, int) and weights == c.WEIGHTS_EMPTY)
-    shared.topology = Edges([one for one, _ in into], [one for one, _ in out], both if has_weights else None)
+    shared.topology = Edges(every, both if has_weights else None)
     return Distgraphcomm._of(shared)
 
 
@@ -371,41 +496,43 @@ def _parts_of(part: BufferSpec, many: int) -> list[BufferSpec]:
     ]
 
 
-def _tags(shared: CommunicatorState, sources: list[int], targets: list[int]) -> tuple[list[int], list[int]]:
-    """The tags of the messages from each source and to each target.
-
-    In a grid of one or two ranks in a row, both neighbours are the same rank: a message sent up arrives from below.
-    """
-    if shared.topology.kind != c.CART:
-        return [0] * len(sources), [0] * len(targets)
-    return [number ^ 1 for number in range(len(sources))], list(range(len(targets)))
-
-
-def _exchange(
-    shared: CommunicatorState, given: list[BufferSpec], targets: list[int], parts: list[BufferSpec], sources: list[int]
-) -> Made:
-    messages = shared.messages
-    into, out = _tags(shared, sources, targets)
+def _exchange(shared: CommunicatorState, name: str, given: list[BufferSpec], parts: list[BufferSpec]) -> Made:
+    """Send and receive what the schedule says. A message has the number of its chunk as its tag."""
+    messages, plan = shared.messages, shared.topology.exchange(name, shared.rank, shared.size)
 
     def call() -> None:
         arriving = []
-        for block, source, tag in zip(parts, sources, into, strict=True):
-            if source != c.PROC_NULL:
-                data = block.read()
-                arriving.append((block, data, messages.start(False, data, source, tag, None, NEIGHBOURS)))
+        for chunk, source in plan.receives:
+            block = parts[plan.taken[chunk][0]]
+            data = block.read()
+            arriving.append((chunk, block, data, messages.start(False, data, source, chunk, None, NEIGHBOURS)))
         sends = [
-            messages.start(True, block.read(), target, tag, None, NEIGHBOURS)
-            for block, target, tag in zip(given, targets, out, strict=True)
-            if target != c.PROC_NULL
+            messages.start(True, given[plan.given[chunk]].read(), target, chunk, None, NEIGHBOURS)
+            for chunk, target in plan.sends
         ]
-        for block, data, operation in arriving:
+        here = {chunk: given[plan.given[chunk]].read() for chunk in plan.taken if chunk in plan.given}
+        for chunk, block, data, operation in arriving:
             _, _, length = messages.wait(operation, None)
             if not block.is_plain:
                 block.write(data[:length])
+            here[chunk] = data[:length]
+        for chunk, places in plan.taken.items():
+            is_own = chunk in plan.given
+            for place in places if is_own else places[1:]:
+                if here[chunk].size > parts[place].bytes:
+                    raise error(
+                        "ERR_TRUNCATE",
+                        f"{name}: neighbour {place} sends {here[chunk].size} bytes, and there is room for {parts[place].bytes}",
+                    )
+                parts[place].write(here[chunk])
         for one in sends:
             messages.wait(one, None)
 
     return call
+
+
+def _times(many: int) -> str:
+    return "once" if many == 1 else f"{many} times"
 
 
 def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:

@@ -177,6 +177,8 @@ def page_of(
     unknown = schedule.algorithm not in algorithms(schedule.collective) or parameters
     made = schedule if first["proof"]["ok"] and unknown else None
     counted = sorted({*table_ranks, *([schedule.ranks] if 2 <= schedule.ranks <= _MOST_COUNTED else [])})
+    if schedule.promise.ends.in_pieces:
+        counted = []  # a graph has its own number of ranks
     cases = table(schedule.collective, everywhere, counted, name, made)
     if others is not None:
         options.setdefault("rivals", [one["schedule"]["algorithm"] for one in rest][:_MOST_RIVALS])

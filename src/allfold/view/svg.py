@@ -102,7 +102,7 @@ def _check_size(schedule: Schedule) -> None:
 
 def _heading(schedule: Schedule) -> str:
     rooted = "" if schedule.root is None else f", root {schedule.root}"
-    return f"{schedule.collective} by {schedule.algorithm}, {counted(schedule.ranks, 'rank')}{rooted}"
+    return f"{schedule.promise.label} by {schedule.algorithm}, {counted(schedule.ranks, 'rank')}{rooted}"
 
 
 def _counts(schedule: Schedule) -> str:

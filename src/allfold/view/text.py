@@ -78,7 +78,7 @@ def title(schedule: Schedule) -> str:
     facts += [] if schedule.root is None else [f"root {schedule.root}"]
     facts += [counted(schedule.chunks, "chunk") + (f" + {schedule.scratch} scratch" if schedule.scratch else "")]
     facts += [counted(schedule.steps, "step"), counted(schedule.counts.messages, "message")]
-    return f"{schedule.collective} by {schedule.algorithm}: {', '.join(facts)}"
+    return f"{schedule.promise.label} by {schedule.algorithm}: {', '.join(facts)}"
 
 
 # The moves -----------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _legend(schedule: Schedule, cells: _Cells, width: int) -> Iterator[Text]:
     if promise.reduces and cells.named:
         notes.append(("2:", "of chunk 2, lying elsewhere"))
     notes += [("[ ]", "changed in this step")] if schedule.steps else []
-    notes += [("✓", f"as {schedule.collective} promises")]
+    notes += [("✓", f"as {schedule.promise.label} promises")]
     notes += [("│", "scratch follows")] if schedule.scratch else []
     line = Text()
     for sign, meaning in notes:

@@ -51,7 +51,8 @@ class Replay:
 
     `inputs` holds one array per rank: its buffer for all_reduce, reduce, scan, exscan and broadcast (which uses only
     the root's; the others may be None); its slice for gather and all_gather; the whole array for reduce_scatter,
-    all_to_all and, at the root, scatter (None elsewhere); nothing at all for a barrier. They are not modified.
+    all_to_all and, at the root, scatter (None elsewhere); nothing at all for a barrier; between neighbours, the pieces
+    that the rank has, one after the other. They are not modified.
 
     `dtype` is that of the inputs unless given. It must be given for bfloat16, whose data is passed as arrays of uint16.
 
@@ -153,6 +154,8 @@ class Replay:
 
     def _divide(self, arrays: list[Array | None]) -> list[Array | None]:
         schedule, width = self.schedule, self._state.width
+        if schedule.promise.starts.in_pieces:
+            return self._divide_pieces(arrays)
         elements = int(np.prod(_whole_shape(schedule, self._shape)))
         division = Division(schedule.ranks, schedule.chunks, elements, self._counts)
         part = schedule.chunks // schedule.promise.slices(schedule.ranks)
@@ -166,8 +169,31 @@ class Replay:
             cells[cell] = array[bounds[chunk] - before : bounds[chunk + 1] - before]
         return cells
 
+    def _divide_pieces(self, arrays: list[Array | None]) -> list[Array | None]:
+        """Each rank's array holds the chunks that it has, one after the other."""
+        rows = (self._state.datum != NOTHING).reshape(self.schedule.ranks, -1)
+        lengths = {}
+        cells: list[Array | None] = [None] * rows.size
+        for rank, (row, array) in enumerate(zip(rows, arrays, strict=True)):
+            chunks = np.flatnonzero(row)
+            assert array is not None
+            if array.size % max(1, len(chunks)) or (array.size and not len(chunks)):
+                what = f"rank {rank} has {len(chunks)} pieces, and {array.size} elements cannot be divided into them"
+                raise UsageError(f"{self.schedule.promise.label}: {what}")
+            for chunk, piece in zip(chunks, np.split(array, max(1, len(chunks))), strict=False):
+                lengths[rank] = piece.size
+                cells[rank * self._state.width + int(chunk)] = piece
+        if len(set(lengths.values())) > 1:
+            facts = ", ".join(f"{length} on rank {rank}" for rank, length in lengths.items())
+            raise UsageError(
+                f"{self.schedule.promise.label}: all pieces must be equally long; elements per piece: {facts}"
+            )
+        return cells
+
     def _output_shape(self, rank: int) -> Shape:
         shape = self._shape
+        if self.schedule.promise.ends.in_pieces:
+            return (-1,)
         if self._counts is not None:
             return (self._counts.of_arrays(self.schedule.promise, rank)[1],)
         if self.schedule.promise.ends.sliced:
@@ -248,13 +274,18 @@ def _take_inputs(
     if lacking:
         raise UsageError(f"{promise.name}: missing the input of {name_ranks(lacking)}")
     carried = [None if one is None else _carry(promise.name, rank, one, wanted) for rank, one in enumerate(given)]
-    _check_same(promise.name, carried, counts is None)
+    _check_same(promise.name, carried, counts is None and not promise.starts.in_pieces)
     kind, shape = next((one[0], one[1].shape) for one in carried if one is not None)
     if counts is not None:
         for rank, one in enumerate(carried):
             if one is not None:
                 counts.check_array(promise, rank, True, one[1].size)
-    elif promise.sliced and not promise.starts.sliced and (not shape or shape[0] % ranks):
+    elif (
+        promise.sliced
+        and not promise.starts.sliced
+        and not promise.starts.in_pieces
+        and (not shape or shape[0] % ranks)
+    ):
         raise UsageError(
             f"{promise.name}: the first axis of {describe(kind, shape)} cannot be divided into {ranks} slices"
         )

@@ -11,7 +11,7 @@ from math import comb, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from ...collectives import find_collective
+from ...collectives import Collective, find_collective
 from ...errors import BoundError
 from ..topology.network import network_of
 from ..topology.pairs import crossing, every_pair, needed_pairs
@@ -59,6 +59,8 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     if ranks == 1:
         return LowerBounds(0.0, 0.0, 0.0, "nothing")
     topology = at_best(topology, most_useful(promise.name, ranks, size))
+    if promise.ends.in_pieces:
+        return _between_neighbours(promise, topology, ranks, size)
     own = np.arange(ranks, dtype=np.int32)
     cuts = [Cut("the port of a rank", own, float(topology.bandwidth[: 2 * topology.ranks].max())), *topology.cuts]
     # Where switches fold, a group need not send what it has combined more than once.
@@ -91,6 +93,17 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
         reduction=promise.combinations(ranks) / ranks * size / topology.reduction if combines else 0.0,
         cut=slowest[1],
     )
+
+
+def _between_neighbours(promise: Collective, topology: Topology, ranks: int, size: float) -> LowerBounds:
+    """Most ranks do not depend on each other, so only the ports and the memory bus bound it, and a single message."""
+    least = promise.bounds(ranks)
+    crossing = [
+        (float(least.busiest_port_bytes) * size / float(topology.bandwidth.max()), "the port of a rank"),
+        (float(least.bytes) * size / topology.throughput, "the memory bus"),
+    ]
+    bandwidth, cut = max(crossing)
+    return LowerBounds(topology.overhead if least.messages else 0.0, bandwidth, 0.0, cut)
 
 
 def most_useful(collective: str, ranks: int, size: float) -> float:
