@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -364,8 +365,7 @@ def find_collective(name: object) -> Collective:
     if isinstance(name, str) and name in COLLECTIVES:
         return COLLECTIVES[name]
     if isinstance(name, str) and "(" in name:
-        from .neighbourhoods import find_neighbourhood
-
-        if (found := find_neighbourhood(name)) is not None:
+        found: Collective | None = import_module(".neighbourhoods", __package__).find_neighbourhood(name)
+        if found is not None:
             return found
     raise UsageError(f"unknown collective {name!r}; {suggest(name, COLLECTIVES)}")
