@@ -24,7 +24,6 @@ ROOMS = [
     "chrome_trace",
     "files",
     "collectives",
-    "neighbourhoods",
     "division",
     "dtypes",
     "ops",

@@ -361,11 +361,11 @@ COLLECTIVES = {
 
 
 def find_collective(name: object) -> Collective:
-    """The collective of a name, which may be one between the neighbours of a graph (`neighbourhoods`)."""
+    """The collective of a name, which may be one between the neighbours of a graph (`algorithms.between_neighbours`)."""
     if isinstance(name, str) and name in COLLECTIVES:
         return COLLECTIVES[name]
     if isinstance(name, str) and "(" in name:
-        found: Collective | None = import_module(".neighbourhoods", __package__).find_neighbourhood(name)
+        found: Collective | None = import_module(".algorithms.between_neighbours", __package__).find_neighbourhood(name)
         if found is not None:
             return found
     raise UsageError(f"unknown collective {name!r}; {suggest(name, COLLECTIVES)}")

@@ -12,8 +12,8 @@ import pytest
 from each import each
 
 import allfold as af
+from allfold.algorithms.between_neighbours import name_of
 from allfold.collectives import find_collective
-from allfold.neighbourhoods import name_of
 
 
 def _graph(seed: int) -> tuple[int, list[tuple[int, int]]]:

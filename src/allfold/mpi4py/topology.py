@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ..algorithms.between_neighbours import NEIGHBOURHOODS, name_of
 from ..collectives import find_collective
-from ..neighbourhoods import NEIGHBOURHOODS, name_of
 from ..proof import verify
 from ..registry import schedule as schedule_of
 from ..schedules import Schedule
