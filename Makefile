@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: help setup demo test test-all check-all wheels test-wheels build-times types test-frameworks test-torchtitan test-many-ranks reference test-gpu sanitize bench-peers conformance conformance-mpi conformance-drop-in bounds check-trials faults faults-gpu explain-trials fuzz hosts ucx soak gallery site test-site web test-web test-browser test-notebook test-site-python chromium lint format clean
+.PHONY: help setup demo test test-all check-all wheels test-wheels build-times types test-frameworks test-torchtitan test-many-ranks reference test-gpu sanitize bench-peers conformance conformance-mpi mpi-packages conformance-drop-in bounds check-trials faults faults-gpu explain-trials fuzz hosts ucx soak gallery site test-site web test-web test-browser test-notebook test-site-python chromium lint format clean
 
 # One step: what it does, how long it may take, what may help when it fails (packaging/stage.py).
 stage = @$(PYTHON) packaging/stage.py "$(1)" --takes "$(2)" --help-with "$(3)" --
@@ -71,6 +71,11 @@ conformance: setup $(VENV)/.torch ## torch's own test suite for backends, on all
 conformance-mpi: setup ## mpi4py's own test suite on allfold's MPI, with 1 to 5 ranks; tens of minutes, continues where it was stopped
 	$(announce)
 	$(VENV)/bin/python tests/mpi4py/mpi_conformance.py
+
+# Packages that use mpi4py, from PyPI: their own tests and examples (docs/howto-mpi.md).
+mpi-packages: setup ## tests and examples of packages that use mpi4py, on allfold's MPI; minutes
+	$(announce)
+	$(VENV)/bin/python tests/mpi4py/mpi_packages.py
 
 SAMPLE ?= 6
 # torch's own test suite for backends, on gloo, through allfold's drop-in for torch's class (docs/testing.md).

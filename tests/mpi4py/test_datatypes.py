@@ -131,3 +131,10 @@ def test_a_rectangle_is_what_numpy_cuts_out(order: int) -> None:
     got = np.empty((2, 2, 3), "i", order=layout)
     MPI.COMM_SELF.Sendrecv([whole, 1, part], 0, recvbuf=got, source=0)
     assert np.array_equal(got, whole[1:3, 0:2, 2:5])
+
+
+def test_types_by_the_code_of_an_array() -> None:
+    for code in "?bhilqBHILQfdgFDG":
+        datatype = MPI._typedict[np.dtype(code).char]
+        assert datatype.Get_size() == np.dtype(code).itemsize
+        assert np.dtype(MPI._typecode(datatype)) == np.dtype(code)

@@ -19,11 +19,13 @@ from .comm import (
     Intracomm,
 )
 from .data.datatypes import Datatype
+from .data.datatypes import typecode as _typecode
 from .data.memory import BOTTOM, BUFFER_AUTOMATIC, IN_PLACE, BottomType, BufferAutomaticType, InPlaceType, buffer
 from .data.ops import OPS as _OPS
 from .data.ops import Op
 from .data.pickling import Pickle, pickle
 from .data.predefined import TYPES as _TYPES
+from .data.predefined import TYPES_BY_CODE as _typedict  # mpi4py's own name, which programs use
 from .environment import (
     Aint_add,
     Aint_diff,

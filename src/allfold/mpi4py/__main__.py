@@ -13,7 +13,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m allfold.mpi4py",
         description="Run a program for mpi4py on allfold: in it and in all modules that it imports, `import mpi4py` "
-        "gives allfold's. Start several ranks with: allfold run -n 4 python -m allfold.mpi4py program.py",
+        "gives allfold's. Start several ranks with: allfold run -n 4 -- python -m allfold.mpi4py program.py",
     )
     parser.add_argument("-m", action="store_true", dest="is_module", help="PROGRAM is a module, not a file")
     parser.add_argument("program", metavar="PROGRAM", help="a Python file, or with -m a module")

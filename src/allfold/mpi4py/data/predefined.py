@@ -156,6 +156,9 @@ _BY_CODE = {
 }  # fmt: skip
 
 
+TYPES_BY_CODE = {code: TYPES[name] for code, name in _BY_CODE.items()}
+
+
 def of_code(code: str) -> Datatype:
     """The datatype of a code of the buffer protocol or of NumPy."""
     plain = code.removeprefix("@").removeprefix("=").removeprefix("<" if np.little_endian else ">").removeprefix("|")
