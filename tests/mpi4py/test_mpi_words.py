@@ -243,3 +243,24 @@ def test_what_is_not_there_is_refused_with_a_sentence(what: Any, instead: str) -
 
     with pytest.raises(NotImplementedError, match=instead):
         what(MPI)
+
+
+def _agreement(_: object) -> None:
+    from allfold.mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    flag = np.array([0b1011 if comm.rank == 0 else 0b1101], "i")
+    if comm.rank == 0:  # before the barrier on one rank, behind it on the others
+        request = comm.Iagree(flag)
+        assert not request.Test()
+        comm.Barrier()
+    else:
+        comm.Barrier()
+        request = comm.Iagree(flag)
+    request.Wait()
+    assert flag[0] == 0b1001
+    assert comm.Agree(6 if comm.rank else 3) == 2
+
+
+def test_an_agreement_goes_on_beside_other_calls() -> None:
+    af.spawn(_agreement, ranks=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
 
@@ -10,10 +11,10 @@ import numpy as np
 from ..errors import AllfoldError
 from . import constants as c
 from . import failures
+from .agreements import Agreement
 from .collectives import Collectives, with_forms
 from .data.attributes import new_keyval, remove_keyval
-from .data.memory import IN_PLACE, array_of, buffer
-from .data.ops import OPS
+from .data.memory import array_of, buffer, bytes_of
 from .environment import abort, world
 from .failures import Errhandler, error, translated
 from .groups import Group
@@ -329,15 +330,16 @@ class Comm(Collectives, ObjectCalls):
 
     def Agree(self, flag: int) -> int:
         shared: CommunicatorState = self._need()
-        every = np.array([flag], np.int64)
-        self._run(lambda: shared.communicator.all_reduce(every, "band"))
-        return int(every[0])
+        made = Agreement(self, shared, operator.index(flag))
+        made.wait()
+        return made.flag
 
     def Iagree(self, flag: Any) -> Request:
         memory = array_of(flag, True)
         if memory.nbytes != 4:
             raise ValueError(f"Iagree: the flag is one int of 4 bytes, not {memory.nbytes} bytes")
-        return self.Iallreduce(IN_PLACE, flag, OPS["BAND"])  # type: ignore[attr-defined,no-any-return]
+        whole = bytes_of(memory).view(np.int32)
+        return Request._of(Agreement(self, self._need(), int(whole[0]), whole))
 
     def Get_failed(self) -> Group:
         """An empty group: when a rank is lost, the error of the call names it."""

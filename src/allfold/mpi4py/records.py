@@ -12,7 +12,7 @@ from .data.attributes import Attributes
 from .failures import ERRORS_RETURN
 from .requests import EMPTY, Arrived, PendingRequest
 
-NEIGHBOURS, GROUPS = 1, 2
+NEIGHBOURS, GROUPS, AGREEMENTS = 1, 2, 3
 """Contexts of messages, beside 0 for those of the program: see native/messages/channel.hpp."""
 
 
@@ -30,6 +30,7 @@ class CommunicatorState:
         self.buffered: list[PendingRequest] = []
         self.buffer: Any = None
         self.is_revoked = False
+        self.agreements = 0
         self._worker: _Worker | None = None
         self.messages = communicator.engine.messages
         self.rank, self.size = communicator.rank, communicator.size
