@@ -110,9 +110,8 @@ def main() -> None:
         for key, took in found[0].items():
             times.setdefault(key, []).append((took, found[1][key]))
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(
-        f"# {many} ranks, {arguments.rounds} rounds, {len(os.sched_getaffinity(0))} cores, load {load}, {time.strftime('%Y-%m-%d')}"
-    )
+    cores, day = len(os.sched_getaffinity(0)), time.strftime("%Y-%m-%d")
+    print(f"# {many} ranks, {arguments.rounds} rounds, {cores} cores, load {load}, {day}")
     print(f"{'call':<24} {'bytes':>10} {'allfold µs':>12} {'MPI µs':>12} {'MPI ÷ allfold':>14}")
     for (name, size), pairs in times.items():
         ours, others = (statistics.median(pair[which] for pair in pairs) * 1e6 for which in (0, 1))

@@ -9,10 +9,17 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from allfold.errors import UsageError
 
-in_this_thread = threading.local()
+
+class _InThisThread(threading.local):
+    communicator: Any = None  # on the class: a lookup of what is not there takes as long as a call of MPI
+    world: Any = None
+
+
+in_this_thread = _InThisThread()
 """In a thread that is a rank: its `communicator`."""
 
 

@@ -69,7 +69,7 @@ def init(timeout: float = DEFAULT_TIMEOUT, *, engine: str | None = None) -> Comm
 
 
 def _of_this_thread() -> Communicator | None:
-    return getattr(in_this_thread, "communicator", None)
+    return in_this_thread.communicator
 
 
 def _joined(place: Place, timeout: float, engine: str | None = None) -> Communicator:

@@ -10,9 +10,9 @@ import numpy as np
 from .data.layout import Bytes
 from .data.memory import InPlaceType
 from .data.ops import SUM, Op
-from .data.specs import BufferSpec, VectorSpec, native, simple, vector, vector_of_types
+from .data.specs import BufferSpec, VectorSpec, simple, vector, vector_of_types
 from .failures import error
-from .point_to_point import MessageCalls
+from .point_to_point import MessageCalls, whole
 from .records import CommunicatorState
 from .requests import Prequest, Repeated, Request
 
@@ -37,7 +37,7 @@ class Collectives(MessageCalls):
     def _bcast(self, buf: Any, root: int = 0) -> Made:
         shared = self._rooted(root)
         block = simple(buf, shared.rank != root)
-        dtype = native(block.layout)
+        dtype = block.layout.native
 
         def call() -> None:
             data = block.read()
@@ -51,12 +51,12 @@ class Collectives(MessageCalls):
         shared = self._rooted(root)
         if shared.rank != root:
             block = simple(sendbuf, False)
-            own = native(block.layout)
+            own = block.layout.native
             return lambda: shared.communicator.gather(block.read().view(own), root=root)
         part = simple(recvbuf, True, shared.size)
         whole = _times(part, shared.size)
         mine = _own(sendbuf, part, shared.rank, shared.size)
-        dtype = native(part.layout)
+        dtype = part.layout.native
 
         def call() -> None:
             data = whole.read()
@@ -69,7 +69,7 @@ class Collectives(MessageCalls):
         shared = self._rooted(root)
         if shared.rank != root:
             block = simple(recvbuf, True)
-            own = native(block.layout)
+            own = block.layout.native
 
             def receive() -> None:
                 data = block.read()
@@ -78,7 +78,7 @@ class Collectives(MessageCalls):
 
             return receive
         part = simple(sendbuf, False, shared.size)
-        whole, dtype = _times(part, shared.size), native(part.layout)
+        whole, dtype = _times(part, shared.size), part.layout.native
         target = None if _in_place(recvbuf) else simple(recvbuf, True)
 
         def call() -> None:
@@ -93,7 +93,7 @@ class Collectives(MessageCalls):
     def _allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared: CommunicatorState = self._need()
         part = simple(recvbuf, True, shared.size)
-        whole, dtype = _times(part, shared.size), native(part.layout)
+        whole, dtype = _times(part, shared.size), part.layout.native
         mine = _own(sendbuf, part, shared.rank, shared.size)
 
         def call() -> None:
@@ -106,7 +106,7 @@ class Collectives(MessageCalls):
     def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared: CommunicatorState = self._need()
         part = simple(recvbuf, True, shared.size)
-        whole, dtype = _times(part, shared.size), native(part.layout)
+        whole, dtype = _times(part, shared.size), part.layout.native
         source = whole if _in_place(sendbuf) else _times(simple(sendbuf, False, shared.size), shared.size)
         is_same = source is whole
 
@@ -123,7 +123,7 @@ class Collectives(MessageCalls):
         shared = self._rooted(root)
         if shared.rank != root:
             block = simple(sendbuf, False)
-            own = native(block.layout)
+            own = block.layout.native
 
             def send() -> None:
                 counts = np.empty(shared.size, np.int64)
@@ -132,7 +132,7 @@ class Collectives(MessageCalls):
 
             return send
         parts = vector(recvbuf, True, shared.size)
-        dtype = native(parts.datatype.layout)
+        dtype = parts.datatype.layout.native
         mine = parts.parts[shared.rank] if _in_place(sendbuf) else simple(sendbuf, False)
 
         def call() -> None:
@@ -149,7 +149,7 @@ class Collectives(MessageCalls):
         shared = self._rooted(root)
         if shared.rank != root:
             block = simple(recvbuf, True)
-            own = native(block.layout)
+            own = block.layout.native
 
             def receive() -> None:
                 counts = np.empty(shared.size, np.int64)
@@ -160,7 +160,7 @@ class Collectives(MessageCalls):
 
             return receive
         parts = vector(sendbuf, False, shared.size)
-        dtype = native(parts.datatype.layout)
+        dtype = parts.datatype.layout.native
         target = None if _in_place(recvbuf) else simple(recvbuf, True)
 
         def call() -> None:
@@ -178,7 +178,7 @@ class Collectives(MessageCalls):
     def _allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared: CommunicatorState = self._need()
         parts = vector(recvbuf, True, shared.size)
-        dtype = native(parts.datatype.layout)
+        dtype = parts.datatype.layout.native
         mine = parts.parts[shared.rank] if _in_place(sendbuf) else simple(sendbuf, False)
 
         def call() -> None:
@@ -194,7 +194,7 @@ class Collectives(MessageCalls):
         shared: CommunicatorState = self._need()
         targets = vector(recvbuf, True, shared.size)
         sources = targets if _in_place(sendbuf) else vector(sendbuf, False, shared.size)
-        return self._exchange(shared, sources.parts, targets.parts, native(targets.datatype.layout))
+        return self._exchange(shared, sources.parts, targets.parts, targets.datatype.layout.native)
 
     def _alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared: CommunicatorState = self._need()
@@ -307,6 +307,8 @@ class Collectives(MessageCalls):
 
     def _rooted(self, root: int) -> CommunicatorState:
         shared: CommunicatorState = self._need()
+        if type(root) is not int:
+            root = whole("root", root)
         if not 0 <= root < shared.size:
             self._fail(error("ERR_ROOT", f"root must be a rank from 0 to {shared.size - 1}, not {root}"))
         return shared
@@ -316,11 +318,12 @@ class _Reduction:
     """One operation on one datatype: by the engine, or on gathered data where the engine does not know them."""
 
     def __init__(self, shared: CommunicatorState, op: Op, block: BufferSpec) -> None:
+        if not isinstance(op, Op):
+            raise TypeError(f"expected an Op, not {type(op).__name__}")
         self.operation, self.datatype = op._need(), block.datatype
-        self.operation.check(self.datatype)
         self.communicator, self.rank, self.size = shared.communicator, shared.rank, shared.size
         self.engines = self.operation.for_engine(self.datatype)
-        self.dtype = native(self.datatype.layout)
+        self.dtype = self.datatype.layout.native
 
     def to_one(self, data: Bytes, root: int) -> Bytes:
         if self.engines is not None:
@@ -390,7 +393,7 @@ def _ends(name: str, sendbuf: Any, recvbuf: Any) -> tuple[BufferSpec, BufferSpec
 
 
 def _same_type(name: str, source: BufferSpec, target: BufferSpec) -> None:
-    if source.datatype != target.datatype:
+    if source.datatype is not target.datatype and source.datatype != target.datatype:
         raise ValueError(f"{name}: mismatch in send and receive MPI datatypes")
 
 

@@ -147,6 +147,8 @@ class Comm(Collectives, ObjectCalls):
 
     def Create(self, group: Group) -> Comm:
         shared: CommunicatorState = self._need()
+        if not isinstance(group, Group):
+            raise TypeError(f"Create: expected a Group, not {type(group).__name__}")
         wanted = group.ranks
         if not set(wanted) <= set(shared.world):
             self._fail(error("ERR_GROUP", "the group has ranks that this communicator does not have"))
@@ -279,6 +281,9 @@ class Comm(Collectives, ObjectCalls):
         raise made
 
     def _need(self) -> Any:
+        shared = self._raw
+        if type(shared) is CommunicatorState:
+            return shared
         shared = self._ob
         if shared is None:
             raise error("ERR_COMM", "this communicator is null or was freed")

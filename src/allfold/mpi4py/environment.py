@@ -46,8 +46,8 @@ _lock = threading.Lock()
 
 def world() -> MPIWorld:
     """The world of this rank, which begins with the first call that needs it."""
-    if getattr(in_this_thread, "communicator", None) is not None:
-        made: MPIWorld | None = getattr(in_this_thread, "world", None)
+    if in_this_thread.communicator is not None:
+        made: MPIWorld | None = in_this_thread.world
         if made is None or made.world.communicator is not in_this_thread.communicator:
             made = in_this_thread.world = MPIWorld(in_this_thread.communicator)
         return made
@@ -81,7 +81,7 @@ def _timeout() -> float:
 
 def _alone(timeout: float) -> Communicator:
     """A communicator of this rank only."""
-    if getattr(in_this_thread, "communicator", None) is not None:
+    if in_this_thread.communicator is not None:
         return Communicator(in_threads("reference", 1, timeout)[0])
     return join(Processes(0, 1, f"alone {os.getpid()} {next(_numbers)} {time.monotonic_ns()}"), timeout)
 
@@ -89,7 +89,7 @@ def _alone(timeout: float) -> Communicator:
 def prepare() -> None:
     """Join the other ranks now, as the import of MPI does. Threads that are ranks join with their first call: only one
     of them runs the import. Without the engine all ranks are threads; in a process, the first call says what is missing."""
-    if getattr(in_this_thread, "communicator", None) is None and _native.MISSING is None:
+    if in_this_thread.communicator is None and _native.MISSING is None:
         world()
 
 
@@ -114,7 +114,7 @@ def Finalize() -> None:
 
 
 def Is_initialized() -> bool:
-    return bool(_of_process) or getattr(in_this_thread, "communicator", None) is not None
+    return bool(_of_process) or in_this_thread.communicator is not None
 
 
 def Is_finalized() -> bool:
@@ -136,7 +136,7 @@ def abort(errorcode: int) -> NoReturn:
     communicator = world().world.communicator
     sys.stderr.write(f"allfold: rank {communicator.rank} called MPI's Abort with code {errorcode}\n")
     sys.stderr.flush()
-    if getattr(in_this_thread, "communicator", None) is not None:
+    if in_this_thread.communicator is not None:
         raise SystemExit(errorcode or 1)
     communicator.abort()
     os._exit(errorcode & 0xFF or 1)

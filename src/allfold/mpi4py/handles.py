@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 _numbers = itertools.count(0x1000)
+_kinds: dict[type, type] = {}
 _number_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _by_number: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -68,11 +69,14 @@ class MPIHandle:
 
     def _kin(self, other: MPIHandle) -> bool:
         """True if both are of one kind: two communicators, two groups."""
-        return self._kind() is other._kind()
+        return type(self) is type(other) or self._kind() is other._kind()
 
     @classmethod
     def _kind(cls) -> type:
-        return next(one for one in cls.__mro__ if "_null_error" in vars(one))
+        found = _kinds.get(cls)
+        if found is None:
+            found = _kinds[cls] = next(one for one in cls.__mro__ if "_null_error" in vars(one))
+        return found
 
     __hash__ = None  # type: ignore[assignment]
 

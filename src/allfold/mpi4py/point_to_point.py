@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
@@ -18,7 +19,18 @@ from .data.specs import BufferSpec, simple
 from .failures import error
 from .handles import MPIHandle
 from .records import CommunicatorState
-from .requests import EMPTY, NO_PROCESS, Arrived, Done, PendingRequest, Prequest, Repeated, Request, Status
+from .requests import (
+    EMPTY,
+    NO_PROCESS,
+    Arrived,
+    Done,
+    PendingRequest,
+    Prequest,
+    Repeated,
+    Request,
+    Status,
+    check_status,
+)
 
 
 class Moving(PendingRequest):
@@ -213,7 +225,7 @@ class MessageCalls(MPIHandle, ABC):
     Rsend = Send
 
     def Recv(self, buf: Any, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> None:
-        shared = self._from(source, tag)
+        shared = self._from(source, tag, status)
         if source == c.PROC_NULL:
             return _fill_status(status, NO_PROCESS)
         block = simple(buf, True)
@@ -319,7 +331,7 @@ class MessageCalls(MPIHandle, ABC):
     # Probes ----------------------------------------------------------------------------------------------------------
 
     def Probe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> bool:
-        shared = self._from(source, tag)
+        shared = self._from(source, tag, status)
         if source == c.PROC_NULL:
             _fill_status(status, NO_PROCESS)
             return True
@@ -331,7 +343,7 @@ class MessageCalls(MPIHandle, ABC):
         return True
 
     def Iprobe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> bool:
-        shared = self._from(source, tag)
+        shared = self._from(source, tag, status)
         if source == c.PROC_NULL:
             _fill_status(status, NO_PROCESS)
             return True
@@ -341,14 +353,14 @@ class MessageCalls(MPIHandle, ABC):
         return found is not None
 
     def Mprobe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> Message:
-        shared = self._from(source, tag)
+        shared = self._from(source, tag, status)
         if source == c.PROC_NULL:
             _fill_status(status, NO_PROCESS)
             return MESSAGE_NO_PROC
         return self._matched(shared, source, tag, status)
 
     def Improbe(self, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None) -> Message | None:
-        shared = self._from(source, tag)
+        shared = self._from(source, tag, status)
         if source == c.PROC_NULL:
             _fill_status(status, NO_PROCESS)
             return MESSAGE_NO_PROC
@@ -396,7 +408,7 @@ class MessageCalls(MPIHandle, ABC):
     def recv(
         self, buf: Any = None, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None
     ) -> Any:
-        shared = self._from(source, tag)
+        shared = self._from(source, tag, status)
         if buf is not None:
             warnings.warn("the buffer is not needed: messages of any length are received", UserWarning, stacklevel=2)
         if source == c.PROC_NULL:
@@ -425,7 +437,7 @@ class MessageCalls(MPIHandle, ABC):
         recvtag: int = c.ANY_TAG,
         status: Status | None = None,
     ) -> Any:
-        self._from(source, recvtag)
+        self._from(source, recvtag, status)
         sending = self.isend(sendobj, dest, sendtag)
         value = self.recv(None, source, recvtag, status)
         sending.wait()
@@ -440,6 +452,8 @@ class MessageCalls(MPIHandle, ABC):
         return shared
 
     def _to(self, dest: int, tag: int) -> CommunicatorState:
+        if type(dest) is not int or type(tag) is not int:
+            dest, tag = whole("dest", dest), whole("tag", tag)
         shared = self._usable()
         if not 0 <= dest < shared.size and dest != c.PROC_NULL:
             self._fail(error("ERR_RANK", f"Send: dest must be a rank from 0 to {shared.size - 1}, not {dest}"))
@@ -447,7 +461,11 @@ class MessageCalls(MPIHandle, ABC):
             self._fail(error("ERR_TAG", f"Send: tag must be from 0 to {c.TAG_UB_VALUE}, not {tag}"))
         return shared
 
-    def _from(self, source: int, tag: int) -> CommunicatorState:
+    def _from(self, source: int, tag: int, status: Status | None = None) -> CommunicatorState:
+        if type(source) is not int or type(tag) is not int:
+            source, tag = whole("source", source), whole("tag", tag)
+        if status is not None:
+            check_status(status)
         shared = self._usable()
         if not 0 <= source < shared.size and source not in (c.PROC_NULL, c.ANY_SOURCE):
             last = shared.size - 1
@@ -523,7 +541,16 @@ def _engines(source: int, tag: int) -> tuple[int | None, int]:
     return None if source == c.ANY_SOURCE else source, ENGINES_ANY_TAG if tag == c.ANY_TAG else tag
 
 
+def whole(name: str, value: Any) -> int:
+    """A number of a rank or a tag."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {value!r:.40}") from None
+
+
 def _fill_status(status: Status | None, arrived: Arrived) -> None:
+    check_status(status)
     if status is not None:
         status._set(arrived)
 

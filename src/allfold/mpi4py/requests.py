@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -136,9 +137,7 @@ class Status:
 
 
 def _array(values: Iterable[int]) -> Any:
-    import array
-
-    return array.array("i", values)
+    return array("i", values)
 
 
 def _memory(arrived: Arrived) -> Any:
@@ -284,6 +283,7 @@ class Request(MPIHandle):
 
     def _finish(self, status: Status | None) -> Any:
         """Wait for its end; returns what was received."""
+        check_status(status)
         pending = self._ob
         if pending is None or not pending.is_active:
             if status is not None:
@@ -378,7 +378,7 @@ class Request(MPIHandle):
 
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
-        made = [Status() for _ in requests]
+        made = [None if statuses is None else Status() for _ in _checked(requests)]
         values: list[Any] = []
         failed: BaseException | None = None
         for request, status in zip(requests, made, strict=True):
@@ -401,7 +401,7 @@ class Request(MPIHandle):
     def testall(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
-        if not all(_done(one) for one in requests):
+        if not all(_done(one) for one in _checked(requests)):
             return False, None
         return True, cls.waitall(requests, statuses)
 
@@ -487,6 +487,8 @@ class Prequest(Request):
     @classmethod
     def Startall(cls, requests: list[Prequest]) -> None:
         for one in requests:
+            if not isinstance(one, Prequest):
+                raise TypeError(f"Startall: expected persistent requests, not {type(one).__name__}")
             one.Start()
 
     def Pready(self, partition: int) -> None:
@@ -540,7 +542,20 @@ def _without_parts() -> NotImplementedError:
     return refuse("partitioned messages", "send each part as a message of its own")
 
 
+def check_status(status: object) -> None:
+    if status is not None and not isinstance(status, Status):
+        raise TypeError(f"expected a Status, not {type(status).__name__}")
+
+
+def _checked(requests: Sequence[Request]) -> Sequence[Request]:
+    for one in requests:
+        if not isinstance(one, Request):
+            raise TypeError(f"expected requests, not {type(one).__name__}")
+    return requests
+
+
 def _active(requests: Sequence[Request]) -> list[int]:
+    _checked(requests)
     return [one for one, request in enumerate(requests) if request._ob is not None and request._ob.is_active]
 
 
@@ -548,10 +563,11 @@ def _done(request: Request) -> bool:
     return request._ob is None or request._ob.done()
 
 
-def _fill(statuses: list[Status] | None, made: list[Status]) -> None:
+def _fill(statuses: list[Status] | None, made: Sequence[Status | None]) -> None:
     if statuses is None:
         return
     for place, status in enumerate(made):
+        assert status is not None
         if place < len(statuses):
             statuses[place]._facts[:] = status._facts
         elif isinstance(statuses, list):

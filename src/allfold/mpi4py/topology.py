@@ -431,11 +431,22 @@ def ends_of(index: Sequence[int], edges: Sequence[int]) -> list[int]:
 
 def create_graph(comm: Intracomm, index: Sequence[int], edges: Sequence[int]) -> Any:
     ends = ends_of(index, edges)
+    if sorted(ends) != ends or any(one < 0 for one in ends) or (ends[-1] if ends else 0) != len(edges):
+        comm._fail(error("ERR_ARG", f"Create_graph: the index {list(index)} does not divide {len(edges)} edges"))
+    _check_neighbours(comm, "Create_graph", edges, len(ends))
     if len(ends) > comm.Get_size():
         comm._fail(
             error("ERR_ARG", f"a graph of {len(ends)} vertices needs as many ranks, and there are {comm.Get_size()}")
         )
     return _with(comm, len(ends), GraphTopology(ends, edges), Graphcomm)
+
+
+def _check_neighbours(comm: Intracomm, name: str, ranks: Sequence[int], size: int | None = None) -> None:
+    """Refuse neighbours that do not exist; all ranks know them, so all raise."""
+    most = comm.Get_size() if size is None else size
+    for rank in ranks:
+        if not 0 <= rank < most and rank != c.PROC_NULL:
+            comm._fail(error("ERR_RANK", f"{name}: neighbours are ranks from 0 to {most - 1}, not {rank}"))
 
 
 def _with(comm: Intracomm, size: int, topology: Any, kind: type[Comm]) -> Any:
@@ -456,15 +467,22 @@ def create_adjacent(
             raise ValueError(f"WEIGHTS_EMPTY, but there are {len(ends)} neighbours")
     if not all(one is None or (isinstance(one, int) and one == c.UNWEIGHTED) for one in weights):
         given = tuple([] if one is None or isinstance(one, int) else [int(weight) for weight in one] for one in weights)
+    every = comm.allgather((into, out))
+    _check_neighbours(comm, "Create_dist_graph_adjacent", [rank for both in every for one in both for rank in one])
     shared = comm._group(range(comm.Get_size()))
     assert shared is not None
-    shared.topology = Edges(comm.allgather((into, out)), given)  # type: ignore[arg-type]
+    shared.topology = Edges(every, given)  # type: ignore[arg-type]
     return Distgraphcomm._of(shared)
 
 
 def create_distributed(
     comm: Intracomm, sources: Sequence[int], degrees: Sequence[int], destinations: Sequence[int], weights: Any
 ) -> Distgraphcomm:
+    if len(sources) != len(degrees) or sum(degrees) != len(destinations):
+        facts = f"{len(sources)} sources, {len(degrees)} degrees and {len(destinations)} destinations"
+        raise ValueError(
+            f"Create_dist_graph: {facts}; expected a degree per source, and as many destinations as these add up to"
+        )
     ends = iter(destinations)
     is_weighted = weights is not None and not isinstance(weights, int)
     values = iter(weights if is_weighted else ())
@@ -474,6 +492,7 @@ def create_distributed(
         for _ in range(degree)
     ]
     rows = [edge for row in comm.allgather((own, is_weighted or weights == c.WEIGHTS_EMPTY)) for edge in row[0]]
+    _check_neighbours(comm, "Create_dist_graph", [rank for source, target, _ in rows for rank in (source, target)])
     rank = comm.Get_rank()
     into = [(source, weight) for source, target, weight in rows if target == rank]
     out = [(target, weight) for source, target, weight in rows if source == rank]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_ENGINE_TYPES = "?bBhHiIlLqQefdFD"
 Part = tuple[int, int, "Layout"]
 """Items that follow each other: the first one's displacement in bytes, their number, and their layout."""
 
@@ -33,7 +34,7 @@ class Layout:
     def of(cls, primitive: np.dtype[Any]) -> Layout:
         return cls((), primitive, 0, primitive.itemsize)
 
-    @property
+    @cached_property
     def extent(self) -> int:
         return self.upper - self.lower
 
@@ -54,10 +55,16 @@ class Layout:
             else frozenset().union(*(one.primitives for *_, one in self.parts))
         )
 
-    @property
+    @cached_property
     def primitive(self) -> np.dtype[Any] | None:
         """The type of all its elements, if it is one."""
         return next(iter(self.primitives)) if len(self.primitives) == 1 else None
+
+    @cached_property
+    def native(self) -> np.dtype[Any]:
+        """The type of the elements of packed data: that of all elements, or bytes where they differ."""
+        primitive = self.primitive
+        return np.dtype(np.uint8) if primitive is None or primitive.char not in _ENGINE_TYPES else primitive
 
     @cached_property
     def sizes(self) -> Any:
@@ -92,7 +99,7 @@ class Layout:
             end += count * item.size
         return True
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """True if items follow each other without gaps, in order."""
         return self.lower == 0 and self.extent == self.size and self.is_dense

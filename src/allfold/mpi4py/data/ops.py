@@ -13,7 +13,7 @@ from ..handles import MPIHandle
 from .datatypes import Datatype
 from .layout import Bytes
 from .memory import buffer
-from .specs import native, simple
+from .specs import simple
 
 Array = np.ndarray[Any, Any]
 Fold = Callable[[Array, Array], Array]
@@ -62,6 +62,7 @@ class Operation:
     ) -> None:
         self.name, self.fold, self.objects, self.engine, self.kinds = name, fold, objects, engine, kinds
         self.commutes, self.function = commutes, function
+        self._known: dict[Any, str | EngineOp | None] = {}  # by definition of MPI's own types
 
     def check(self, datatype: Datatype) -> None:
         """Refuse a datatype for which the operation is not defined."""
@@ -77,9 +78,21 @@ class Operation:
             raise error("ERR_OP", f"{self.name} is not defined for {datatype.Get_name() or 'this derived type'}")
 
     def for_engine(self, datatype: Datatype) -> str | EngineOp | None:
-        """The operation as the engine takes it; None if allfold folds gathered arrays instead."""
+        """The operation as the engine takes it; None if allfold folds gathered arrays instead.
+
+        Raises for a datatype for which the operation is not defined.
+        """
+        if not datatype._predefined:
+            self.check(datatype)
+            return self._made(datatype)
+        if datatype._ob not in self._known:
+            self.check(datatype)
+            self._known[datatype._ob] = self._made(datatype)
+        return self._known[datatype._ob]
+
+    def _made(self, datatype: Datatype) -> str | EngineOp | None:
         primitive = datatype.layout.primitive
-        if primitive is None or native(datatype.layout) != primitive or _pairs_of(datatype) is not None:
+        if primitive is None or datatype.layout.native != primitive or _pairs_of(datatype) is not None:
             return None
         if self.engine is not None:
             return self.engine

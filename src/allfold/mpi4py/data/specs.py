@@ -11,7 +11,7 @@ import numpy as np
 from ..failures import error
 from .datatypes import Datatype
 from .foreign import at_address, is_foreign
-from .layout import Bytes, Layout, gathered, spread
+from .layout import Bytes, gathered, spread
 from .memory import BottomType, array_of, bytes_of, is_buffer
 from .predefined import BYTE, of_code, of_dtype
 
@@ -33,16 +33,27 @@ class BufferSpec:
 
     def read(self) -> Bytes:
         """Its bytes without gaps: a view of the memory if they have none there."""
+        if self._is_all:
+            return self.raw
         self.check()
         return gathered(self.raw, self.start, self.count, self.layout)
 
     def write(self, data: Bytes) -> None:
+        if self._is_all and data.size == self.raw.size:
+            self.raw[:] = data
+            return
         self.check()
         spread(self.raw, self.start, self.count, self.layout, data)
 
     @property
     def is_plain(self) -> bool:
         return self.layout.is_plain
+
+    @property
+    def _is_all(self) -> bool:
+        """True if it is the whole memory, without gaps."""
+        layout = self.layout
+        return self.start == 0 and layout.is_plain and self.count * layout.size == self.raw.size
 
     def check(self) -> None:
         low, high = self.layout.span(self.count)
@@ -65,8 +76,25 @@ class VectorSpec:
         ]
 
 
+_datatypes: dict[np.dtype[Any], Datatype] = {}
+
+
+def _known(dtype: np.dtype[Any]) -> Datatype | None:
+    found = of_dtype(dtype)
+    if found is not None:
+        _datatypes[dtype] = found
+    return found
+
+
 def simple(spec: Any, written: bool, blocks: int = 1) -> BufferSpec:
     """A message that is one piece; without a count, the array holds `blocks` of them."""
+    if type(spec) is np.ndarray:  # the most frequent one: what follows would come to the same
+        found, flags = _datatypes.get(spec.dtype) or _known(spec.dtype), spec.flags
+        if found is not None and flags.c_contiguous and (flags.writeable or not written) and spec.size:
+            whole: Bytes = (spec if spec.ndim == 1 else spec.reshape(-1)).view(np.uint8)
+            items, rest = divmod(whole.size, found.layout.extent * blocks)
+            if not rest:
+                return BufferSpec(whole, 0, items, found, spec)
     memory, count, place, kind = _taken(spec, (list, tuple))
     raw, datatype, owner = _memory(memory, kind, written, count)
     extent = datatype.layout.extent if datatype else 0
@@ -242,12 +270,3 @@ def _numbers(values: Sequence[int], blocks: int) -> list[int]:
     if len(made) != blocks:
         raise ValueError(f"expecting {blocks} items, got {len(made)}")
     return made
-
-
-def native(layout: Layout) -> np.dtype[Any]:
-    """The type of the elements of packed data: that of all elements, or bytes where they differ."""
-    primitive = layout.primitive
-    return np.dtype(np.uint8) if primitive is None or primitive.char not in _ENGINE_TYPES else primitive
-
-
-_ENGINE_TYPES = "?bBhHiIlLqQefdFD"
