@@ -264,3 +264,38 @@ def _agreement(_: object) -> None:
 
 def test_an_agreement_goes_on_beside_other_calls() -> None:
     af.spawn(_agreement, ranks=3)
+
+
+def _wrong_arguments(_: object) -> None:
+    from allfold.mpi4py import MPI
+
+    comm, array, graph = MPI.COMM_WORLD, np.arange(8.0), MPI.COMM_SELF
+    for call, kind, words in (
+        (lambda: comm.Send(array, "x"), TypeError, "dest must be an integer, not 'x'"),
+        (lambda: comm.Send(array, 1.5), TypeError, "dest must be an integer, not 1.5"),
+        (lambda: comm.Send(array, 0, None), TypeError, "tag must be an integer"),
+        (lambda: comm.Recv(array, None), TypeError, "source must be an integer"),
+        (lambda: comm.Recv(array, 0, 0, 5), TypeError, "expected a Status, not int"),
+        (lambda: comm.bcast(1, root="x"), TypeError, "root must be an integer"),
+        (lambda: comm.Allreduce(MPI.IN_PLACE, array, "sum"), TypeError, "expected an Op, not str"),
+        (lambda: MPI.Request.Waitall([1]), TypeError, "expected requests, not int"),
+        (lambda: MPI.Request.Testany([None]), TypeError, "expected requests, not NoneType"),
+        (lambda: MPI.REQUEST_NULL.Wait(5), TypeError, "expected a Status, not int"),
+        (lambda: MPI.Prequest.Startall([MPI.REQUEST_NULL]), TypeError, "expected persistent requests"),
+        (lambda: comm.Create(None), TypeError, "expected a Group, not NoneType"),
+        (lambda: graph.Create_graph([1], [7]), MPI.Exception, "neighbours are ranks from 0 to 0, not 7"),
+        (lambda: graph.Create_graph([5], [0]), MPI.Exception, "does not divide 1 edges"),
+        (lambda: graph.Create_dist_graph_adjacent([9], [9]), MPI.Exception, "ranks from 0 to 0, not 9"),
+        (lambda: graph.Create_dist_graph([0], [3], [0]), ValueError, "expected a degree per source"),
+    ):
+        with pytest.raises(kind) as raised:
+            call()
+        assert words in str(raised.value)
+    comm.Send(array, np.int64(comm.rank), np.int32(3))  # whole numbers of any kind
+    got = np.empty(8)
+    comm.Recv(got, np.int64(comm.rank), np.int32(3))
+    assert np.array_equal(got, array)
+
+
+def test_wrong_arguments_are_named() -> None:
+    af.spawn(_wrong_arguments, ranks=2)

@@ -69,7 +69,8 @@ def init(timeout: float = DEFAULT_TIMEOUT, *, engine: str | None = None) -> Comm
 
 
 def _of_this_thread() -> Communicator | None:
-    return in_this_thread.communicator
+    found: Communicator | None = in_this_thread.communicator
+    return found
 
 
 def _joined(place: Place, timeout: float, engine: str | None = None) -> Communicator:

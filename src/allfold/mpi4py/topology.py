@@ -480,9 +480,7 @@ def create_distributed(
 ) -> Distgraphcomm:
     if len(sources) != len(degrees) or sum(degrees) != len(destinations):
         facts = f"{len(sources)} sources, {len(degrees)} degrees and {len(destinations)} destinations"
-        raise ValueError(
-            f"Create_dist_graph: {facts}; expected a degree per source, and as many destinations as these add up to"
-        )
+        raise ValueError(f"Create_dist_graph: {facts}; expected a degree per source, and their sum in destinations")
     ends = iter(destinations)
     is_weighted = weights is not None and not isinstance(weights, int)
     values = iter(weights if is_weighted else ())
