@@ -299,3 +299,42 @@ def _wrong_arguments(_: object) -> None:
 
 def test_wrong_arguments_are_named() -> None:
     af.spawn(_wrong_arguments, ranks=2)
+
+
+def _error_in_the_background(_: object) -> tuple[str, str]:
+    from allfold.mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    array = np.zeros(4 + comm.rank)  # not equally long
+    request = comm.Iallreduce(MPI.IN_PLACE, array)
+    with pytest.raises(MPI.Exception) as raised:
+        request.Wait()
+
+    return str(raised.value), type(raised.value.__cause__).__name__
+
+
+def test_an_error_in_the_background_is_an_exception_of_mpi() -> None:
+    for said, cause in af.spawn(_error_in_the_background, ranks=2):
+        assert said.startswith("MPI_ERR_") and "all_reduce" in said
+        assert cause == "MismatchError"
+
+
+def _broken(_: object) -> str:
+    from allfold.mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+
+    def fails(into: Any, both: Any, datatype: Any) -> None:
+        raise ZeroDivisionError
+
+    op = MPI.Op.Create(fails)
+    with pytest.raises((ZeroDivisionError, MPI.Exception)):
+        comm.Allreduce(MPI.IN_PLACE, np.ones(3), op)
+    with pytest.raises(MPI.Exception) as raised:
+        comm.Barrier()
+    return str(raised.value)
+
+
+def test_a_call_after_an_operation_that_raised() -> None:
+    for said in af.spawn(_broken, ranks=2):
+        assert "broken by an earlier error" in said

@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..errors import UsageError
 from .data.layout import Bytes
 from .data.memory import InPlaceType
 from .data.ops import SUM, Op
 from .data.specs import BufferSpec, VectorSpec, simple, vector, vector_of_types
-from .failures import error
+from .failures import error, is_of_mpi
 from .point_to_point import MessageCalls, whole
 from .records import CommunicatorState
 from .requests import Prequest, Repeated, Request
@@ -27,8 +28,10 @@ class Collectives(MessageCalls):
         shared: CommunicatorState = self._need()
         try:
             shared.run(call)
-        except RuntimeError as problem:
-            self._fail(problem)
+        except (RuntimeError, UsageError) as problem:
+            if is_of_mpi(problem):
+                self._fail(problem)
+            raise
 
     def _barrier(self) -> Made:
         communicator = self._need().communicator
@@ -459,7 +462,7 @@ def _forms(name: str) -> dict[str, Any]:
 
     def later(self: Any, *args: Any, **more: Any) -> Request:
         call = getattr(self, prepare)(*args, **more)
-        request = Request._of(self._need().begin(call))
+        request = Request._of(self._need().begin(call, self._fail))
         request._buf = args
         return request
 
@@ -469,7 +472,7 @@ def _forms(name: str) -> dict[str, Any]:
         given = args[:-1] if args and isinstance(args[-1], Info) else args
         call = getattr(self, prepare)(*given, **more)
         shared = self._need()
-        request = Prequest._of(Repeated(lambda: shared.begin(call)))
+        request = Prequest._of(Repeated(lambda: shared.begin(call, self._fail)))
         request._buf = args
         return request
 

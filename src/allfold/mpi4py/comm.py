@@ -261,7 +261,7 @@ class Comm(Collectives, ObjectCalls):
 
     def Iflush_buffer(self) -> Request:
         shared: CommunicatorState = self._need()
-        return Request._of(shared.begin(self.Flush_buffer))
+        return Request._of(shared.begin(self.Flush_buffer, self._fail))
 
     # Errors ----------------------------------------------------------------------------------------------------------
 

@@ -203,6 +203,12 @@ def translated(failure: AllfoldError, kind: str | None = None) -> Exception:
     return made
 
 
+def is_of_mpi(problem: BaseException) -> bool:
+    """True for an error that MPI would raise; False for arguments that mpi4py itself refuses, with Python's own errors."""
+    is_broken = isinstance(problem, UsageError) and "is broken by an earlier error" in str(problem)
+    return isinstance(problem, RuntimeError) or is_broken
+
+
 def fatal(failure: BaseException) -> NoReturn:
     """End the run because of an error on a communicator whose handler is ERRORS_ARE_FATAL or ERRORS_ABORT."""
     sys.stderr.write(f"{failure}\n")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ..communicator.communicator import Communicator
 from .data.attributes import Attributes
-from .failures import ERRORS_RETURN
+from .failures import ERRORS_RETURN, is_of_mpi
 from .requests import EMPTY, Arrived, PendingRequest
 
 NEIGHBOURS, GROUPS, AGREEMENTS = 1, 2, 3
@@ -41,11 +41,11 @@ class CommunicatorState:
             return call()
         return self._worker.begin(call).wait()[1]
 
-    def begin(self, call: Callable[[], Any]) -> PendingRequest:
-        """Make a collective call in the background, after those that were begun before."""
+    def begin(self, call: Callable[[], Any], fail: Callable[[BaseException], NoReturn]) -> PendingRequest:
+        """Make a collective call in the background, after those that were begun before; `fail` raises its error."""
         if self._worker is None:
             self._worker = _Worker()
-        return self._worker.begin(call)
+        return self._worker.begin(call, fail)
 
     def close(self) -> None:
         if self._worker is not None:
@@ -62,8 +62,8 @@ class _Worker:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="allfold MPI", daemon=True).start()
 
-    def begin(self, call: Callable[[], Any]) -> _Call:
-        made = _Call(call)
+    def begin(self, call: Callable[[], Any], fail: Callable[[BaseException], NoReturn] | None = None) -> _Call:
+        made = _Call(call, fail)
         self._calls.put(made)
         return made
 
@@ -78,8 +78,9 @@ class _Worker:
 class _Call(PendingRequest):
     """A collective call in the background."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call: Callable[[], Any], fail: Callable[[BaseException], NoReturn] | None) -> None:
         self._call: Callable[[], Any] | None = call
+        self._fail = fail
         self._ended = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
@@ -99,5 +100,7 @@ class _Call(PendingRequest):
     def wait(self) -> tuple[Arrived, Any]:
         self._ended.wait()
         if self._error is not None:
+            if self._fail is not None and is_of_mpi(self._error):
+                self._fail(self._error)
             raise self._error
         return EMPTY, self._value
