@@ -40,7 +40,7 @@ PACKAGES = (
         "0.18.1",
         ("array-api-compat",),
         ("-m pytest -q -p no:cacheprovider test/Optimization test/Tools",),
-        (1, 2, 4),
+        (1, 2),
     ),
     Package(
         "schwimmbad",
