@@ -28,10 +28,12 @@ class Package(NamedTuple):
     version: str
     needs: tuple[str, ...]
     runs: tuple[str, ...]
-    """Arguments of `python -m allfold.mpi4py`, in the folder of the package's source."""
+    """Arguments of `python -m allfold.mpi4py`."""
     ranks: tuple[int, ...]
     sources: str = "."
     """The folder with the modules."""
+    folder: str = "."
+    """The folder where the runs begin."""
 
 
 PACKAGES = (
@@ -46,9 +48,10 @@ PACKAGES = (
         "schwimmbad",
         "0.4.2",
         ("multiprocess", "dill"),
-        ("tests/test_mpi.py", "tests/test_mpi_with_dill.py"),
+        ("test_mpi.py", "test_mpi_with_dill.py"),
         (2, 4),
         "src",
+        "tests",
     ),
     Package("mpi-master-slave", "0.2.1", (), tuple(f"examples/example{one}.py" for one in range(1, 6)), (3,)),
 )
@@ -81,7 +84,7 @@ def run(package: Package, arguments: str, ranks: int) -> bool:
     try:
         done = subprocess.run(
             [*command, *arguments.split()],
-            cwd=place,
+            cwd=place / package.folder,
             env=environment,
             capture_output=True,
             text=True,
