@@ -338,3 +338,17 @@ def _broken(_: object) -> str:
 def test_a_call_after_an_operation_that_raised() -> None:
     for said in af.spawn(_broken, ranks=2):
         assert "broken by an earlier error" in said
+
+
+def _finalized(_: object) -> None:
+    from allfold.mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    MPI.Finalize()
+    assert MPI.Is_finalized() and MPI.COMM_WORLD != MPI.COMM_SELF
+    with pytest.raises(MPI.Exception, match="MPI_COMM_WORLD was used after Finalize"):
+        MPI.COMM_WORLD.Barrier()
+
+
+def test_a_call_after_finalize_is_refused() -> None:
+    launched(_finalized, ranks=1)

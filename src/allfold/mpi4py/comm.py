@@ -287,6 +287,8 @@ class Comm(Collectives, ObjectCalls):
         shared = self._ob
         if shared is None:
             raise error("ERR_COMM", "this communicator is null or was freed")
+        if shared.is_over:
+            raise error("ERR_OTHER", f"{shared.name} was used after Finalize")
         return shared
 
     @classmethod

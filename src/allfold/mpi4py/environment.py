@@ -110,7 +110,7 @@ def Finalize() -> None:
     if here.is_over:
         raise error("ERR_OTHER", "Finalize was called before")
     here.alone.attributes.delete_all(None)
-    here.is_over = True
+    here.is_over = here.world.is_over = here.alone.is_over = True
 
 
 def Is_initialized() -> bool:

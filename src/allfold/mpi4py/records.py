@@ -31,6 +31,7 @@ class CommunicatorState:
         self.buffer: Any = None
         self.is_revoked = False
         self.agreements = 0
+        self.is_over = False  # of the world, and of each rank's own: the program has called Finalize
         self._worker: _Worker | None = None
         self.messages = communicator.engine.messages
         self.rank, self.size = communicator.rank, communicator.size
