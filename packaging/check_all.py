@@ -26,6 +26,7 @@ TARGETS = [
     "ucx",
     "conformance",
     "conformance-mpi",
+    "mpi-packages",
     "conformance-drop-in",
     "test-frameworks",
     "test-torchtitan",
