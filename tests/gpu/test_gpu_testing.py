@@ -57,6 +57,17 @@ def test_training_on_one_gpu(how: str, keep: bool) -> None:
     assert losses == pytest.approx([expected] * RANKS, rel=1e-4)
 
 
+def keep_a_tensor(group: Any) -> None:
+    if group.rank() == 1:
+        torch.kept_by_a_test = torch.ones(1 << 18, device="cuda")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_tensor_that_is_kept_on_the_gpu_fails_the_test(keep: bool) -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 of 2 left behind: 1,048,576 bytes of GPU memory"):
+        run(keep_a_tensor, 2, backend="allfold", device="cuda:0", timeout=120, keep=keep)
+
+
 def test_every_rank_with_a_gpu_of_its_own() -> None:
     """As nccl needs it; on a machine with too few, the message says which rank found none."""
     ranks = torch.cuda.device_count() + 1

@@ -1,9 +1,10 @@
-"""Finds child processes, threads and shared memory that a rank of a test leaves behind, and fails the test for it."""
+"""Finds child processes, threads, shared memory and GPU memory that a rank of a test leaves behind, and fails the test for it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import glob
 import os
 import signal
@@ -30,7 +31,7 @@ def watching() -> Iterator[None]:
     __tracebackhide__ = True
     # Grandchildren whose parents have ended then become children of this process.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    threads, children = set(threading.enumerate()), set(_children())
+    threads, children, gpu = set(threading.enumerate()), set(_children()), _gpu_memory()
     with _created_memory() as memory:
         yield
 
@@ -43,6 +44,7 @@ def watching() -> Iterator[None]:
                 if one not in threads and not one.daemon
             ),
             *(f"shared memory {path}" for path in _existing(memory)),
+            *(f"{more:,} bytes of GPU memory" for more in [_gpu_memory(gpu) - gpu] if more > 0),
         ]
 
     deadline = time.monotonic() + _SECONDS_TO_END
@@ -80,6 +82,21 @@ def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()[:80]
     return "?"
+
+
+def _gpu_memory(expected: int = 0) -> int:
+    """The bytes of this process's tensors on GPUs, after a collection of garbage if there are more than expected."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+
+    def allocated() -> int:
+        return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+
+    if allocated() > expected:
+        torch._C._cuda_clearCublasWorkspaces()  # which torch keeps for later calls
+        gc.collect()
+    return allocated()
 
 
 @contextlib.contextmanager
