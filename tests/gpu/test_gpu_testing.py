@@ -57,6 +57,26 @@ def test_training_on_one_gpu(how: str, keep: bool) -> None:
     assert losses == pytest.approx([expected] * RANKS, rel=1e-4)
 
 
+def uneven_batches(group: Any, extra: int) -> tuple[str, str]:
+    import torch.distributed as dist
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1).cuda())
+    try:
+        for _ in range(1 + extra * (group.rank() == 0)):
+            model(torch.ones(1, 1, device="cuda")).sum().backward()
+        dist.barrier()
+        torch.cuda.synchronize()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", "no error"
+
+
+@pytest.mark.parametrize("extra", [1, 2])
+def test_a_rank_with_more_batches_gets_an_error_in_backward(extra: int) -> None:
+    for kind, text in run(uneven_batches, ranks=2, args=(extra,), backend="allfold", device="cuda:0", timeout=120):
+        assert kind in ("MismatchError", "RuntimeError", "DistBackendError") and "rank 1 called barrier()" in text
+
+
 def keep_a_tensor(group: Any) -> None:
     if group.rank() == 1:
         torch.kept_by_a_test = torch.ones(1 << 18, device="cuda")

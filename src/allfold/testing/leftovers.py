@@ -1,4 +1,4 @@
-"""Finds child processes, threads, shared memory and GPU memory that a rank of a test leaves behind, and fails the test for it."""
+"""Finds what a rank of a test leaves behind, and fails the test for it: child processes, threads, shared memory, GPU memory."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from ..registry import AnyAlgorithm
 from .device import Device, copy_back
 from .host import Host
 from .tensors import as_moved, check, plain, to_dlpack
-from .work import Awaited, GroupTimeout
+from .work import Awaited, GroupTimeout, fail
 
 _NAMES = tuple(COLLECTIVES)
 _POLL_SECONDS = 50e-6
@@ -230,7 +230,7 @@ class Enqueued(Awaited):
             if error is None:
                 future.set_result(self._results)
             else:
-                future.set_exception(error)
+                fail(future, error)
 
 
 class _Completer:

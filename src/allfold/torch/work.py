@@ -218,7 +218,7 @@ class MessageWork(Awaited):
         try:
             self.wait()
         except Exception as error:
-            future.set_exception(error)
+            fail(future, error)
         else:
             future.set_result([self._tensor])
 
