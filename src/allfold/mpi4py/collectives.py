@@ -11,7 +11,7 @@ from ..errors import UsageError
 from .data.layout import Bytes
 from .data.memory import InPlaceType
 from .data.ops import SUM, Op
-from .data.specs import BufferSpec, VectorSpec, simple, vector, vector_of_types
+from .data.specs import BufferSpec, VectorSpec, plain, simple, vector, vector_of_types
 from .failures import error, is_of_mpi
 from .point_to_point import MessageCalls, whole
 from .records import CommunicatorState
@@ -39,6 +39,8 @@ class Collectives(MessageCalls):
 
     def _bcast(self, buf: Any, root: int = 0) -> Made:
         shared = self._rooted(root)
+        if (found := plain(buf, True)) is not None and buf.dtype is found.layout.native:
+            return lambda: shared.communicator.broadcast(buf, root)
         block = simple(buf, shared.rank != root)
         dtype = block.layout.native
 
@@ -238,6 +240,17 @@ class Collectives(MessageCalls):
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
         shared: CommunicatorState = self._need()
+        if (found := plain(recvbuf, True)) is not None and isinstance(op, Op) and recvbuf.dtype is found.layout.native:
+            known = op._need().for_engine(found)
+            if known is not None and _in_place(sendbuf):
+                return lambda: shared.communicator.all_reduce(recvbuf, known)
+            if known is not None and plain(sendbuf, False) is found and sendbuf.shape == recvbuf.shape:
+
+                def reduce() -> None:
+                    recvbuf[...] = sendbuf
+                    shared.communicator.all_reduce(recvbuf, known)
+
+                return reduce
         target, source = _ends("Allreduce", sendbuf, recvbuf)
         reduction = _Reduction(shared, op, target)
 

@@ -86,15 +86,23 @@ def _known(dtype: np.dtype[Any]) -> Datatype | None:
     return found
 
 
+def plain(spec: Any, written: bool) -> Datatype | None:
+    """The datatype of a message that is a whole array in one piece; None for all others."""
+    if type(spec) is not np.ndarray:
+        return None
+    flags = spec.flags
+    if not flags.c_contiguous or (written and not flags.writeable) or not spec.size:
+        return None
+    return _datatypes.get(spec.dtype) or _known(spec.dtype)
+
+
 def simple(spec: Any, written: bool, blocks: int = 1) -> BufferSpec:
     """A message that is one piece; without a count, the array holds `blocks` of them."""
-    if type(spec) is np.ndarray:  # the most frequent one: what follows would come to the same
-        found, flags = _datatypes.get(spec.dtype) or _known(spec.dtype), spec.flags
-        if found is not None and flags.c_contiguous and (flags.writeable or not written) and spec.size:
-            whole: Bytes = (spec if spec.ndim == 1 else spec.reshape(-1)).view(np.uint8)
-            items, rest = divmod(whole.size, found.layout.extent * blocks)
-            if not rest:
-                return BufferSpec(whole, 0, items, found, spec)
+    if (found := plain(spec, written)) is not None:  # the most frequent one: what follows would come to the same
+        whole: Bytes = (spec if spec.ndim == 1 else spec.reshape(-1)).view(np.uint8)
+        items, rest = divmod(whole.size, found.layout.extent * blocks)
+        if not rest:
+            return BufferSpec(whole, 0, items, found, spec)
     memory, count, place, kind = _taken(spec, (list, tuple))
     raw, datatype, owner = _memory(memory, kind, written, count)
     extent = datatype.layout.extent if datatype else 0
