@@ -20,7 +20,8 @@ GROUP_SECONDS, RUN_SECONDS = 30.0, 600.0
 
 # A laboratory with something running in it, which goes on until it is ended.
 _BUSY = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even if this process is in the background
 sys.path.insert(0, {folder!r})
 from lab import Lab
 with Lab() as lab:
