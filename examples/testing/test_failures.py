@@ -38,14 +38,14 @@ def test_differing_calls_of_torch(process_group, rank):
         dist.broadcast(x, src=0)
 
 
-@pytest.mark.ranks(3, timeout=2)
+@pytest.mark.ranks(3, timeout=5)
 def test_hang(comm, rank):
     if rank == 1:
         time.sleep(3600)
     comm.barrier()
 
 
-@pytest.mark.ranks(3, timeout=2)
+@pytest.mark.ranks(3, timeout=5)
 def test_deadlock(comm, rank):
     if rank == 1:
         comm.recv(np.empty(4), source=0)

@@ -265,6 +265,7 @@ def interrupted_as_the_wait_begins(comm: Communicator) -> str:
     device = device_of("on the device")
     array = device.array(np.ones(100), device.new_stream())
     comm.all_reduce(array)
+    comm.barrier()
     if comm.rank:
         comm.barrier()
         return said_by(lambda: comm.all_reduce(array))
