@@ -13,7 +13,7 @@ namespace allfold {
 std::shared_ptr<Wire> tcp_wire(int rank, const std::vector<int>& descriptors, double seconds);
 
 // Longer messages wait until their receive is posted. Shorter ones are sent at once, and kept until they are received.
-inline constexpr size_t tcp_longest_at_once = 1 << 20;
+inline constexpr size_t tcp_longest_at_once = 4 << 20;
 // The most bytes kept of one peer's messages. Beyond that, its connection is not read until another receive is posted,
 // or a thread waits.
 inline constexpr size_t tcp_most_kept = 64 << 20;

@@ -48,8 +48,8 @@ class Crossing:
 
     leaders_up_to: int = 512 << 10
     """Bytes of an all_reduce up to which only one leader per island crosses; above, every rank does, with its share."""
-    segment: int = 32 << 20
-    """Bytes of a segment. Long, because every message has a high fixed cost."""
+    segment: int = 4 << 20
+    """Bytes of a segment. Short, so that the network is busy while hosts add; but every segment costs messages and waits."""
     across: str | None = None
     """The algorithm by which shares cross; None: the built-in rule."""
 
