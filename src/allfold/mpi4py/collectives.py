@@ -58,6 +58,8 @@ class Collectives(MessageCalls):
             block = simple(sendbuf, False)
             own = block.layout.native
             return lambda: shared.communicator.gather(block.read().view(own), root=root)
+        if _are_plain(recvbuf, sendbuf, shared.size):
+            return lambda: shared.communicator.gather(sendbuf.reshape(-1), recvbuf.reshape(-1), root)
         part = simple(recvbuf, True, shared.size)
         whole = _times(part, shared.size)
         mine = _own(sendbuf, part, shared.rank, shared.size)
@@ -97,6 +99,8 @@ class Collectives(MessageCalls):
 
     def _allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared: CommunicatorState = self._need()
+        if _are_plain(recvbuf, sendbuf, shared.size):
+            return lambda: shared.communicator.all_gather(sendbuf.reshape(-1), recvbuf.reshape(-1))
         part = simple(recvbuf, True, shared.size)
         whole, dtype = _times(part, shared.size), part.layout.native
         mine = _own(sendbuf, part, shared.rank, shared.size)
@@ -110,6 +114,8 @@ class Collectives(MessageCalls):
 
     def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared: CommunicatorState = self._need()
+        if _are_plain(recvbuf, sendbuf, 1) and recvbuf.size % shared.size == 0:
+            return lambda: shared.communicator.all_to_all(sendbuf.reshape(-1), recvbuf.reshape(-1))
         part = simple(recvbuf, True, shared.size)
         whole, dtype = _times(part, shared.size), part.layout.native
         source = whole if _in_place(sendbuf) else _times(simple(sendbuf, False, shared.size), shared.size)
@@ -224,6 +230,12 @@ class Collectives(MessageCalls):
     def _reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Made:
         shared = self._rooted(root)
         is_root = shared.rank == root
+        if is_root:
+            made = _reduced_there(
+                lambda *given: shared.communicator.reduce(given[0], root, given[1]), sendbuf, recvbuf, op
+            )
+            if made is not None:
+                return made
         target = simple(recvbuf, True) if is_root else None
         source = target if _in_place(sendbuf) and is_root else simple(sendbuf, False)
         assert source is not None
@@ -240,17 +252,8 @@ class Collectives(MessageCalls):
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
         shared: CommunicatorState = self._need()
-        if (found := plain(recvbuf, True)) is not None and isinstance(op, Op) and recvbuf.dtype is found.layout.native:
-            known = op._need().for_engine(found)
-            if known is not None and _in_place(sendbuf):
-                return lambda: shared.communicator.all_reduce(recvbuf, known)
-            if known is not None and plain(sendbuf, False) is found and sendbuf.shape == recvbuf.shape:
-
-                def reduce() -> None:
-                    recvbuf[...] = sendbuf
-                    shared.communicator.all_reduce(recvbuf, known)
-
-                return reduce
+        if (made := _reduced_there(shared.communicator.all_reduce, sendbuf, recvbuf, op)) is not None:
+            return made
         target, source = _ends("Allreduce", sendbuf, recvbuf)
         reduction = _Reduction(shared, op, target)
 
@@ -305,6 +308,8 @@ class Collectives(MessageCalls):
 
     def _scan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
         shared: CommunicatorState = self._need()
+        if (made := _reduced_there(shared.communicator.scan, sendbuf, recvbuf, op)) is not None:
+            return made
         target, source = _ends("Scan", sendbuf, recvbuf)
         reduction = _Reduction(shared, op, target)
         return lambda: target.write(reduction.prefix(source.read().copy(), inclusive=True))
@@ -383,6 +388,36 @@ class _Reduction:
         for one in everything[1:]:
             total = self.operation.folded(total, one.copy(), self.datatype)
         return total
+
+
+def _are_plain(written: Any, read: Any, times: int) -> bool:
+    """True if both are whole arrays of one type that the engine knows, the one that is written `times` as long."""
+    found = plain(written, True)
+    return (
+        found is not None
+        and written.dtype is found.layout.native
+        and plain(read, False) is found
+        and written.size == read.size * times
+    )
+
+
+def _reduced_there(call: Callable[[Any, Any], Any], sendbuf: Any, recvbuf: Any, op: Op) -> Made | None:
+    """Make an in-place call of the engine in `recvbuf`; None unless the engine knows the type and the operation of whole
+    arrays."""
+    found = plain(recvbuf, True)
+    if found is None or not isinstance(op, Op) or recvbuf.dtype is not found.layout.native:
+        return None
+    known = op._need().for_engine(found)
+    is_here = _in_place(sendbuf)
+    if known is None or not (is_here or (plain(sendbuf, False) is found and sendbuf.size == recvbuf.size)):
+        return None
+
+    def reduce() -> None:
+        if not is_here:
+            recvbuf[...] = sendbuf if sendbuf.shape == recvbuf.shape else sendbuf.reshape(recvbuf.shape)
+        call(recvbuf, known)
+
+    return reduce
 
 
 def _in_place(buf: Any) -> bool:
