@@ -9,6 +9,7 @@ cannot be imported must not break `import torch`: the error comes when a group i
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 
@@ -23,6 +24,10 @@ def register() -> None:
 
     if torch.distributed.is_available():
         torch.distributed.Backend.register_backend("allfold", _create, extended_api=True, devices=["cpu", "cuda"])
+        if "allfold.launch.torch_worlds" in sys.modules:
+            from allfold.launch.torch_worlds import torch_is_there
+
+            torch_is_there()
         if os.environ.get("ALLFOLD_FLIGHT_DIR"):
             from .flights import install
 

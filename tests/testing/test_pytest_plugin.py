@@ -287,6 +287,38 @@ def test_afterwards(comm):
     assert "launch/threads.py" not in said and "testing/runs.py" not in said
 
 
+def test_ranks_as_threads_with_torch(pytester: pytest.Pytester) -> None:
+    """Each rank has a default group of its own, and pytest's process has none afterwards."""
+    outcomes, said = session(
+        pytester,
+        """
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+seen = []
+
+@pytest.mark.ranks(2, 3, threads=True, backend="allfold", delays=1)
+def test_sum(process_group, comm, rank, world_size, request):
+    x = torch.full((3,), float(rank))
+    dist.all_reduce(x, group=process_group)
+    assert x[0] == sum(range(world_size)) and comm.all_reduce(rank) == x[0]
+    assert process_group is dist.group.WORLD and process_group.rank() == rank
+    seen.append(process_group.size())
+
+@pytest.mark.ranks(2, threads=True, backend="allfold")
+def test_wrong(process_group, rank):
+    assert rank == 0, "not on this one"
+    dist.barrier()
+
+def test_afterwards():
+    assert sorted(seen) == [2, 2, 3, 3, 3] and not dist.is_initialized()
+    assert type(dist.distributed_c10d._world) is dist.distributed_c10d._World
+""",
+    )
+    assert (outcomes["passed"], outcomes["failed"]) == (3, 1), said
+    assert "E       rank 1 of 2 raised AssertionError: not on this one" in said, said
+    assert "E         rank 0 raised RankLost: barrier: rank 1 has left: it is ending after AssertionError" in said, said
+
+
 def test_marks_that_threads_cannot_have(pytester: pytest.Pytester) -> None:
     _, said = session(
         pytester,

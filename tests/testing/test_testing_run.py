@@ -304,7 +304,10 @@ def test_a_hang_of_threads_ends_at_the_timeout_with_every_line() -> None:
 def test_options_that_threads_cannot_have() -> None:
     for options, sentence in (
         ({"hosts": 2}, "cannot simulate hosts"),
-        ({"backend": "gloo"}, "have no backend"),
+        (
+            {"backend": "gloo"},
+            "have the backend 'allfold' only, not 'gloo': when a rank fails, nothing can end the calls",
+        ),
         ({"ranks": 0}, "at least 1"),
     ):
         assert sentence in failure(print, **{"threads": True, **options}, kind=UsageError)  # type: ignore[arg-type]

@@ -324,6 +324,16 @@ class Engine(ABC):
         """After an error: an engine of the surviving ranks. Every one of them calls it."""
         raise self._without("shrink")
 
+    def part(self, ranks: Sequence[int], name: str, timeout: float) -> Engine:
+        """For ranks that are threads: a group of some of them, made without waiting. Only those ranks call it.
+
+        They give it the same name. A name may be used again, as often on each of them.
+        """
+        raise UsageError(
+            f"init_process_group: the engine of {self.label} ({type(self).__name__}) cannot make torch's groups in threads; "
+            "leave out its name"
+        )
+
     def thread_ended(self) -> None:
         """For ranks that are threads: the thread of this rank has ended, or must end; may be called from any thread.
 

@@ -17,10 +17,11 @@ from allfold.errors import UsageError
 class _InThisThread(threading.local):
     communicator: Any = None  # on the class: a lookup of what is not there takes as long as a call of MPI
     world: Any = None
+    shared: Any = None
 
 
 in_this_thread = _InThisThread()
-"""In a thread that is a rank: its `communicator`."""
+"""In a thread that is a rank: its `communicator`, and `shared`, a dictionary that all ranks of the run have."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from .lines import Frame, users_line
 from .outcome import check_outcome, in_order
 from .spawn import check_ranks, check_work
 from .supervise import SECONDS_TO_FINISH, SECONDS_TO_OBEY, Child
+from .torch_worlds import leave_groups, worlds
 from .worker import check_result, report_of
 
 Result = TypeVar("Result")
@@ -113,6 +114,7 @@ class ThreadRun:
         ]
         self._ends: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._running: set[int] = set()
+        self._shared: dict[str, Any] = {}
 
     @property
     def failed(self) -> list[Child]:
@@ -121,6 +123,10 @@ class ThreadRun:
 
     def watch(self, timeout: float | None, seconds_to_obey: float = SECONDS_TO_OBEY) -> None:
         """Start the ranks, and return when all have ended or, after a failure or the timeout, have had time to do so."""
+        with worlds():
+            self._watch(timeout, seconds_to_obey)
+
+    def _watch(self, timeout: float | None, seconds_to_obey: float) -> None:
         begin = time.monotonic()
         try:
             for rank, thread in enumerate(self._threads):
@@ -176,9 +182,11 @@ class ThreadRun:
     def _run(self, rank: int) -> None:
         __tracebackhide__ = True
         communicator = in_this_thread.communicator = self._communicators[rank]
+        in_this_thread.shared = self._shared
         try:
             result = self._work(communicator, *self._args)
             check_result(rank, result)
+            leave_groups(SECONDS_TO_FINISH)
             communicator.close()
             self.results[rank] = result
             self._report(rank, b"R", 0)
@@ -189,8 +197,9 @@ class ThreadRun:
             communicator.engine.thread_ended()
             if not self._survive:
                 communicator.abort()
+            leave_groups(0.0)
         finally:
-            del in_this_thread.communicator
+            del in_this_thread.communicator, in_this_thread.shared
             self._ends.put(rank)
 
     def _report(self, rank: int, message: bytes, status: int) -> None:

@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from allfold.errors import UsageError
@@ -177,16 +178,13 @@ def stack_file(folder: str | os.PathLike[str], rank: int) -> str:
 
 @contextlib.contextmanager
 def _process_group(setup: Setup, backend: str, place: Place) -> Iterator[None]:
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     if setup.device is not None and setup.device != "cpu":
         _choose_gpu(setup.device, place)
-    # The test's timeout comes first, because its error says more than gloo's.
-    timeout = timedelta(seconds=2 * setup.timeout + 10)
+    timeout = _timeout_of_calls(setup.timeout)
     if setup.port is None:
         store = dist.FileStore(os.path.join(setup.folder, "store"), place.size)
     else:
@@ -197,6 +195,22 @@ def _process_group(setup: Setup, backend: str, place: Place) -> Iterator[None]:
     store.set(f"connected/{place.rank}", "")
     store.wait([f"connected/{rank}" for rank in range(place.size)], timeout)
     yield
+
+
+@contextlib.contextmanager
+def process_group_of_thread(backend: str, timeout: float) -> Iterator[None]:
+    """torch's default group, in a rank that is a thread."""
+    import torch.distributed as dist
+
+    dist.init_process_group(backend, timeout=_timeout_of_calls(timeout))
+    yield
+    if dist.is_initialized():  # not after an error, as in `connected`
+        dist.destroy_process_group()
+
+
+def _timeout_of_calls(timeout: float) -> timedelta:
+    """The test's timeout comes first, because its error says more than that of a call."""
+    return timedelta(seconds=2 * timeout + 10)
 
 
 def _choose_gpu(device: str, place: Place) -> None:

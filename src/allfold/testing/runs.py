@@ -31,7 +31,7 @@ from allfold.launch.spawn import (
 )
 from allfold.testing.coverage_of_ranks import collect, settings
 from allfold.testing.faults import killed_file, running
-from allfold.testing.rank import RankOfTest, Setup, entered, warning_filters
+from allfold.testing.rank import RankOfTest, Setup, entered, process_group_of_thread, warning_filters
 from allfold.testing.report import call_in, failure, place_in, places_in
 
 Result = TypeVar("Result")
@@ -65,16 +65,21 @@ class Options:
         check_kind("threads" if self.threads else "processes", hosts=self.hosts)
         if self.threads and self.keep:
             raise UsageError("ranks that are threads cannot be kept: starting them takes no time")
-        if self.threads and self.backend is not None:
-            raise UsageError("ranks that are threads have no backend: torch has one default process group per process")
         if self.backend is not None and self.backend not in BACKENDS:
             raise UsageError(f"backend must be 'allfold', 'gloo', 'nccl' or None, not {self.backend!r:.40}")
+        if self.threads and self.backend not in (None, "allfold"):
+            raise UsageError(
+                f"ranks that are threads have the backend 'allfold' only, not {self.backend!r}: when a rank fails, nothing "
+                "can end the calls in which the others wait"
+            )
         if self.delays is not None and (isinstance(self.delays, bool) or not isinstance(self.delays, int)):
             raise UsageError(f"delays must be a whole number, the seed of random delays, not {self.delays!r:.40}")
         if self.device is not None and not (isinstance(self.device, str) and _DEVICE.fullmatch(self.device)):
             raise UsageError(f"device must be 'cpu', 'cuda' or a GPU such as 'cuda:0', not {self.device!r:.40}")
         if self.device is not None and self.backend is None:
             raise UsageError(f"device={self.device!r} is for torch's process groups: name a backend, too")
+        if self.threads and self.device not in (None, "cpu"):
+            raise UsageError("ranks that are threads have no GPU: torch's groups are for tensors in main memory there")
         if self.backend == "nccl" and (self.device is None or self.device == "cpu"):
             raise UsageError("nccl needs GPUs: device='cuda' gives each rank one of its own")
         given = self.timeout
@@ -131,7 +136,7 @@ def run(
     With `threads`, ranks are threads of this process, as in `spawn(…, ranks_are="threads")`: it works on every system,
     without the engine in C++, and nothing is pickled. The exception of the rank that failed first is the cause of
     RankFailed. A thread cannot be ended: one that makes no more calls after the timeout keeps running until the process
-    ends. There is no `backend`, and ranks are not checked for what they leave behind.
+    ends. The only `backend` is `allfold`, for CPU tensors, and ranks are not checked for what they leave behind.
 
     `delays` is the seed of random delays of up to 10 ms before calls on communicators and process groups, different on
     every rank: they expose bugs that depend on which rank is first. `allfold.testing.ranks` makes ranks late or slow, or
@@ -231,10 +236,15 @@ def _run_threads(work: Callable[..., Result], ranks: int, options: Options, args
 
     def on_rank(communicator: Any) -> Result:
         __tracebackhide__ = True
-        with running(communicator.rank, ranks, None, options.delays):
-            return work(RankOfTest(communicator.rank, ranks, communicator), *args)
+        rank = communicator.rank
+        with running(rank, ranks, None, options.delays), contextlib.ExitStack() as group:
+            if options.backend is not None:
+                group.enter_context(process_group_of_thread(options.backend, options.timeout))
+            return work(RankOfTest(rank, ranks, communicator, options.backend is not None), *args)
 
     check_ranks(ranks)
+    if options.backend is not None:
+        import allfold.torch  # noqa: F401 - now, because the import takes seconds of the timeout
     run = ThreadRun(on_rank, ranks)
     run.watch(options.timeout, SECONDS_TO_OBEY)
     error = failure(run, lambda child: run.places[child.rank], options.timeout, options.delays)

@@ -22,6 +22,7 @@ from ..errors import CollectiveTimeout, MismatchError, UsageError
 from ..fabrics.board import Board
 from ..fabrics.secret import Secret
 from ..fabrics.torch_store import TorchStore
+from ..launch.environment import in_this_thread
 from ..wording import name_ranks
 from .group import Group
 from .work import GroupTimeout
@@ -42,9 +43,22 @@ def create(options: Any, backend_options: Any) -> Group:
     rank, size, store, timeout = options.group_rank, options.group_size, options.store, options.timeout
     # Programs create few worlds and many groups, and each reserves address space.
     room = _GROUP_ADDRESSES if dist.is_initialized() else _WORLD_ADDRESSES
-    communicator = meet(store, rank, size, timeout, room)
     ranks = list(options.global_ranks_in_group) or list(range(size))
+    communicator = _in_this_thread(options.group_id, rank, ranks, timeout) or meet(store, rank, size, timeout, room)
     return Group(communicator, store, timeout, ranks)
+
+
+def _in_this_thread(name: str, rank: int, ranks: list[int], timeout: timedelta) -> Communicator | None:
+    """The group's communicator if this thread is a rank, made of the thread's own."""
+    world: Communicator | None = getattr(in_this_thread, "communicator", None)
+    if world is None:
+        return None
+    if world.rank not in ranks or ranks.index(world.rank) != rank or max(ranks) >= world.size:
+        raise UsageError(
+            f"init_process_group: this thread is rank {world.rank} of {world.size}, not rank {rank} of {len(ranks)}; leave "
+            "out rank and world_size"
+        )
+    return Communicator(world.engine.part(ranks, name, timeout.total_seconds()))
 
 
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int = _WORLD_ADDRESSES) -> Communicator:

@@ -62,6 +62,10 @@ class Reference(Engine):
             return None
         return Reference(chosen.index(self.rank), visit.result.result()[tuple(chosen)], self.timeout)
 
+    def part(self, ranks: Sequence[int], name: str, timeout: float) -> Reference:
+        chosen = list(ranks)
+        return Reference(chosen.index(self.rank), self._meeting.part(self.rank, chosen, name), timeout)
+
     def shrink(self, timeout: float | None) -> Reference:
         limit = self.timeout if timeout is None else timeout
         if not has_ended(self._meeting.shrink(self.rank), limit) and (late := self._meeting.undecided()):

@@ -56,6 +56,7 @@ class Meeting:
         self._ended: AllfoldError | None = None
         self._made = 0  # the number of groups made of this one
         self._groups: weakref.WeakSet[Meeting] = weakref.WeakSet()
+        self._parts: dict[str, list[tuple[Meeting, set[int]]]] = {}  # by name: groups, and the ranks that have not come
         self._staying: set[int] = set()  # ranks that have called shrink
         self._shrunk: Future[Meeting] = Future()
         self._have_shrunk: set[int] = set()
@@ -163,6 +164,24 @@ class Meeting:
                 }
 
         return self.come(_GROUP, rank, _GROUP, ranks, divide)
+
+    def part(self, rank: int, ranks: list[int], name: str) -> Meeting:
+        """The group with this name that has not given itself to this rank yet; made by the first of its ranks to come."""
+        with self.lock:
+            waiting = self._parts.setdefault(name, [])
+            found = next((one for one in waiting if rank in one[1]), None)
+            if found is None:
+                found = self._part(ranks, Meeting(len(ranks), f"the group {name!r}", ranks)), set(ranks)
+                waiting.append(found)
+            made, missing = found
+            if made.ranks != ranks:
+                raise MismatchError(
+                    f"the group {name!r} is of {name_ranks(made.ranks)} elsewhere, of {name_ranks(ranks)} here"
+                )
+            missing.remove(rank)
+            if not missing:
+                waiting.remove(found)
+            return made
 
     def _part(self, ranks: Sequence[int], made: Meeting) -> Meeting:
         """A group made of this one. Ranks whose threads have ended are missing there, too."""
