@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.errors import CollectiveTimeout, RankFailed, UsageError
 from allfold.testing import run
+from allfold.torch.group import _groups as groups
 
 ALLFOLD = [sys.executable, "-m", "allfold"]
 
@@ -44,7 +46,11 @@ def unchanged() -> Iterator[None]:
     before = state_of_torch()
     yield
     assert state_of_torch() == before and not dist.is_initialized()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+    assert not [group for group in groups if group.size() > 1]
+    for thread in threading.enumerate():
+        if thread.name.startswith(("rank ", "allfold group")):
+            thread.join(10)  # it has been told to end
+            assert not thread.is_alive(), thread
 
 
 def test_collectives_groups_and_messages() -> None:
@@ -114,6 +120,10 @@ def test_meshes_tensors_and_functional_collectives() -> None:
         assert torch.equal(tensor.to_local(), full[row : row + 2, column : column + 2])
         product = tensor @ tensor
         assert isinstance(product, DTensor) and torch.equal(product.full_tensor(), full @ full)
+        # What torch does here depends on the rank, and it keeps that in a cache of the process.
+        uneven = distribute_tensor(torch.arange(5.0), mesh, [Shard(0), Shard(0)])
+        half = uneven.redistribute(mesh, [Shard(0), Replicate()]).to_local()
+        assert half.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0]][rank // 2]
         assert torch.equal(tensor.redistribute(mesh, [Replicate(), Shard(0)]).to_local(), full[column : column + 2])
 
     for _ in range(3):  # torch's caches must not find the meshes of earlier threads
@@ -170,7 +180,8 @@ def test_the_group_of_the_process_is_there_during_and_after_the_run(monkeypatch:
         with pytest.raises(RankFailed):
             in_threads(lambda group: 1 / 0, 2)
         assert dist.group.WORLD is own
-        assert functional.all_reduce(torch.ones(1), "sum", own).item() == 1  # C++ finds it by its name
+        with ThreadPoolExecutor() as other:  # C++ finds the group by its name, in all threads
+            assert other.submit(functional.all_reduce, torch.ones(1), "sum", own).result().item() == 1
     finally:
         dist.destroy_process_group()
 
@@ -218,7 +229,8 @@ def test_ranks_of_spawn_join_by_themselves() -> None:
         x = torch.ones(1) * comm.rank
         dist.all_reduce(x)
         assert dist.get_rank() == comm.rank and comm.all_reduce(1) == 3  # both can be used
-        return x.item()  # without destroy_process_group
+        dist.all_gather([torch.empty(1) for _ in range(3)], x, async_op=True)
+        return x.item()  # the call is in flight, and nothing is destroyed
 
     assert af.spawn(work, 3, ranks_are="threads") == [3.0] * 3
     assert af.spawn(lambda comm: work(comm, rank=comm.rank, world_size=3), 3, ranks_are="threads") == [3.0] * 3
