@@ -285,3 +285,46 @@ def test_a_script_that_imports_torch_in_its_ranks(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 3: 3" for rank in range(3)]
+
+
+WITHOUT_ENGINE = """
+import sys
+sys.modules["allfold._native._engine"] = None  # nobody finds it
+import torch
+import torch.distributed as dist
+import allfold as af
+from allfold import _native
+
+def work(comm):
+    dist.init_process_group("allfold")
+    some = dist.new_group([0, 2])
+    received = torch.empty(1)
+    calls = [dist.P2POp(dist.isend, torch.ones(1) * comm.rank, (comm.rank + 1) % 3)]
+    calls.append(dist.P2POp(dist.irecv, received, (comm.rank - 1) % 3))
+    for one in dist.batch_isend_irecv(calls):
+        one.wait()
+    assert received.item() == (comm.rank - 1) % 3
+    bits = torch.tensor([comm.rank == 1, True])
+    dist.broadcast(bits, 1)
+    assert bits.tolist() == [True, True]
+    numbers = torch.ones(3, dtype=torch.bfloat16) * comm.rank
+    dist.all_reduce(numbers, async_op=True).wait()
+    if comm.rank != 1:
+        dist.all_reduce(numbers, group=some)
+    objects = [None] * 3
+    dist.all_gather_object(objects, comm.rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    model(torch.ones(1, 2) * comm.rank).sum().backward()
+    dist.monitored_barrier()
+    dist.destroy_process_group()
+    return numbers[0].item(), objects, model.module.weight.grad.tolist()
+
+assert _native.MISSING
+print(*af.spawn(work, 3, ranks_are="threads"), sep="\\n")
+"""
+
+
+def test_it_needs_no_engine() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_ENGINE], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"({sum}, [0, 1, 2], [[1.0, 1.0]])" for sum in (6.0, 3.0, 6.0)]

@@ -19,7 +19,7 @@ from ..engines.buffer import overlap, put_back
 from ..engines.engine import Entry
 from ..errors import CollectiveTimeout, UsageError
 from ..intercept.done_work import NO_TIMEOUT
-from .tensors import as_moved, check_reducible, is_ready, plain, to_dlpack, unwrapped
+from .tensors import as_moved, check_reducible, for_message, is_ready, plain, unwrapped
 from .work import DONE, CallQueue, GroupTimeout
 
 _NAMES = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")  # as torch's RedOpType counts them
@@ -170,12 +170,12 @@ class Device(ABC):
     # Messages --------------------------------------------------------------------------------------------------------
 
     def send(self, tensor: Tensor, destination: int, tag: int) -> Pending:
-        return self.communicator.isend(to_dlpack(as_moved(plain(tensor))), destination, tag)
+        return self.communicator.isend(for_message(as_moved(plain(tensor))), destination, tag)
 
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> tuple[Pending, Callable[[], None] | None]:
         """The pending receive, and a function to call once the message has arrived (None: nothing to do)."""
         work = plain(tensor)
-        pending = self.communicator.irecv(to_dlpack(as_moved(work)), source, tag)
+        pending = self.communicator.irecv(for_message(as_moved(work)), source, tag)
         is_there = shares_memory(work, tensor) and not tensor.requires_grad
         return pending, None if is_there else lambda: copy_back(work, tensor)
 

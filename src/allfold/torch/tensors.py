@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import to_dlpack as to_dlpack  # type: ignore[attr-defined]  # documented, and not exported
 
+from .._native import MISSING
 from ..dtypes import DTYPES
 from ..engines.buffer import contiguous
 from ..errors import UsageError
@@ -17,6 +18,11 @@ ENGINE_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
 SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call
 _STRIDED = torch.strided
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
+
+
+def for_message(tensor: Tensor) -> Any:
+    """A tensor in the form in which the extension takes it fastest; the tensor itself where there is no extension."""
+    return to_dlpack(tensor) if MISSING is None else tensor
 
 
 def is_plain(tensor: Tensor) -> bool:
