@@ -145,6 +145,36 @@ def test_some_skip(rank):
     assert "During handling" not in said and "pytest_pyfunc_call" not in said
 
 
+def test_ranks_that_wait_for_one_that_was_skipped_say_so(pytester: pytest.Pytester) -> None:
+    outcomes, said = session(
+        pytester,
+        """
+@pytest.mark.ranks(3)
+def test_processes(comm, rank):
+    if rank == 1:
+        pytest.skip("no luck")
+    comm.barrier()
+
+@pytest.mark.ranks(3, threads=True)
+def test_threads(comm, rank):
+    if rank == 1:
+        pytest.xfail("known")
+    comm.barrier()
+
+@pytest.mark.ranks(2, threads=True, timeout=0.5)
+def test_hang(rank):
+    if rank == 1:
+        pytest.skip("not me")
+    time.sleep(1)
+""",
+    )
+    assert outcomes["failed"] == 3 and "passed" not in outcomes
+    assert "raised RankLost: barrier: rank 1 " in said
+    assert "\n  rank 1 was skipped (no luck)\n" in said, said
+    assert "  rank 1 was expected to fail (known)\n" in said, said
+    assert "\n  rank 1 was skipped (not me)\n" in said and "had finished" not in said, said
+
+
 def test_fixtures_that_cannot_be_used_are_named(pytester: pytest.Pytester) -> None:
     outcomes, said = session(
         pytester,

@@ -93,6 +93,7 @@ def call(item: pytest.Function, mark: pytest.Mark) -> None:
             options,
             args=(sent, max(0, item.config.option.verbose)),
             connects="comm" in wanted,
+            end_of=_unusual_end,
         )
     _take_outcomes([outcome for outcome in outcomes if outcome is not None])  # None: the test has killed the rank
 
@@ -104,7 +105,7 @@ def _call_in_threads(item: pytest.Function, ranks: int, options: Options, values
     with _failing(RankFailed, CollectiveTimeout, UsageError):
         try:
             work = partial(call_test, item.obj)
-            outcomes = run_ranks(work, ranks, options, args=(values, None), connects=True)
+            outcomes = run_ranks(work, ranks, options, args=(values, None), connects=True, end_of=_unusual_end)
         except RankFailed as error:
             cause = error.__cause__
             if not isinstance(cause, (Exception, pytest.fail.Exception)):
@@ -126,6 +127,11 @@ def _count(item: Any, mark: pytest.Mark) -> int:
     return int(item.callspec.params[_COUNT] if len(mark.args) > 1 else mark.args[0])
 
 
+def _unusual_end(outcome: tuple[str, str]) -> str:
+    kind, why = outcome
+    return "" if kind == "passed" else f"was {kind} ({why})"
+
+
 def _take_outcomes(outcomes: Sequence[tuple[str, str]]) -> None:
     """Skip the test if all its ranks did; fail it if only some of them did."""
     __tracebackhide__ = True
@@ -135,7 +141,7 @@ def _take_outcomes(outcomes: Sequence[tuple[str, str]]) -> None:
         if len(which) == len(outcomes):
             stop(outcomes[0][1])
         if which:
-            _fail(f"rank {which[0]} of {len(outcomes)} was {kind} ({outcomes[which[0]][1]}), but other ranks were not")
+            _fail(f"rank {which[0]} of {len(outcomes)} {_unusual_end(outcomes[which[0]])}, but other ranks were not")
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ PlaceOf = Callable[[Child], str]
 """Returns the place where a rank was when it was ended."""
 CallOf = Callable[[Child], tuple[str, str, int] | None]
 """Returns the call in which a rank was then: its name, and the user's file and line."""
+EndOf = Callable[[Child], str]
+"""Returns what is to be said of a rank that has returned, such as `was skipped (no GPU)`; nothing if it is as usual."""
 
 
 def failure(
@@ -29,6 +31,7 @@ def failure(
     timeout: float,
     delays: int | None = None,
     call_of: CallOf = lambda _: None,
+    end_of: EndOf = lambda _: "",
 ) -> AllfoldError | None:
     """The error to raise, or None if all ranks have returned. `delays`: the seed of random delays, for the message."""
     failures = in_order(run.failed)
@@ -36,14 +39,15 @@ def failure(
         return None
     by_themselves = [one for one in failures if not one.was_ended_by_us]
     size = len(run.children)
+    failed = {*map(_rank, failures)}
+    returned = [child for child in run.children if child.rank not in failed]
     ending = [f"  {unended(run)}"] if run.still_running else []
     if delays is not None:
         ending.append(f"  calls were delayed at random: delays={delays}")
     if not by_themselves:
         lines = [f"{late(run)} after {timeout:g} s{_different_calls(failures, size, call_of)}"]
         lines += [f"  rank {one.child.rank} was at {place_of(one.child)}" for one in sorted(failures, key=_rank)]
-        finished = sorted({*range(size)} - {*map(_rank, failures)})
-        lines += [f"  rank {rank} had finished" for rank in finished]
+        lines += [f"  rank {one.rank} {end_of(one) or 'had finished'}" for one in returned]
         return CollectiveTimeout("\n".join([*lines, *ending]))
     first, *others = failures
     lines = [_headline(first, size, place_of)]
@@ -53,6 +57,7 @@ def failure(
     if alike:
         lines.append(f"  {name_ranks(sorted(map(_rank, alike)))} raised the same error")
     lines += [f"  {_line(one, place_of)}" for one in sorted(others, key=_rank) if one not in alike]
+    lines += [f"  rank {one.rank} {end}" for one in returned if (end := end_of(one))]
     return rank_failed("\n".join([*lines, *ending]).rstrip(), by_themselves)
 
 

@@ -29,6 +29,7 @@ from allfold.launch.spawn import (
     supervised,
     users_function,
 )
+from allfold.launch.supervise import Child
 from allfold.testing.coverage_of_ranks import collect, settings
 from allfold.testing.faults import killed_file, running
 from allfold.testing.rank import RankOfTest, Setup, entered, process_group_of_thread, warning_filters
@@ -166,12 +167,21 @@ def _with_group(function: Callable[..., Result], rank: RankOfTest, *args: Any) -
 
 
 def run_ranks(
-    work: Callable[..., Result], ranks: int, options: Options, *, args: Sequence[Any] = (), connects: bool
+    work: Callable[..., Result],
+    ranks: int,
+    options: Options,
+    *,
+    args: Sequence[Any] = (),
+    connects: bool,
+    end_of: Callable[[Result], str] = lambda _: "",
 ) -> list[Result]:
-    """Like `run`, but the work gets a `RankOfTest`, which has a communicator if `connects`."""
+    """Like `run`, but the work gets a `RankOfTest`, which has a communicator if `connects`.
+
+    `end_of` is what messages about other ranks say of one that has returned this result.
+    """
     __tracebackhide__ = True
     if options.threads:
-        return _run_threads(work, ranks, options, args)
+        return _run_threads(work, ranks, options, args, end_of)
     backend, timeout = options.backend, float(options.timeout)
     with tempfile.TemporaryDirectory(prefix="allfold-test-", ignore_cleanup_errors=True) as folder, by_value(work):
         port = None if backend is None else _store_port()
@@ -208,7 +218,11 @@ def run_ranks(
             raise
         collect(folder)
         whose = Path(folder)
-        error = failure(supervisor, partial(place_in, whose), timeout, options.delays, partial(call_in, whose))
+
+        def said(child: Child) -> str:
+            return end_of(result_of(child)) if child.has_reported(b"R") else ""
+
+        error = failure(supervisor, partial(place_in, whose), timeout, options.delays, partial(call_in, whose), said)
     if error is not None:
         raise error
     return [None if child.was_meant_to_die else result_of(child) for child in supervisor.children]  # type: ignore[misc]
@@ -230,7 +244,9 @@ def _store_port() -> int | None:
     return int(_store[1].port)
 
 
-def _run_threads(work: Callable[..., Result], ranks: int, options: Options, args: Sequence[Any]) -> list[Result]:
+def _run_threads(
+    work: Callable[..., Result], ranks: int, options: Options, args: Sequence[Any], end_of: Callable[[Result], str]
+) -> list[Result]:
     __tracebackhide__ = True
     from allfold.launch.threads import ThreadRun
 
@@ -247,7 +263,13 @@ def _run_threads(work: Callable[..., Result], ranks: int, options: Options, args
         import allfold.torch  # noqa: F401 - now, because the import takes seconds of the timeout
     run = ThreadRun(on_rank, ranks)
     run.watch(options.timeout, SECONDS_TO_OBEY)
-    error = failure(run, lambda child: run.places[child.rank], options.timeout, options.delays)
+    error = failure(
+        run,
+        lambda child: run.places[child.rank],
+        options.timeout,
+        options.delays,
+        end_of=lambda child: end_of(run.results[child.rank]),
+    )
     if isinstance(error, RankFailed):
         raise error from run.errors.get(error.rank)
     if error is not None:
