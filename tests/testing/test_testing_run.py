@@ -306,7 +306,7 @@ def test_options_that_threads_cannot_have() -> None:
         ({"hosts": 2}, "cannot simulate hosts"),
         (
             {"backend": "gloo"},
-            "have the backend 'allfold' only, not 'gloo': when a rank fails, nothing can end the calls",
+            "have the backend 'allfold' only, not 'gloo': at the timeout nothing could end a thread",
         ),
         ({"ranks": 0}, "at least 1"),
     ):

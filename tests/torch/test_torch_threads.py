@@ -201,9 +201,9 @@ def test_a_failure_ends_the_calls_of_others_in_all_groups() -> None:
         in_threads(work, 3)
     first, *_, zero, two = str(caught.value).splitlines()
     assert first == "rank 1 of 3 raised LookupError: nothing here"
-    lost = "rank 1 has left: it is ending after LookupError: nothing here (call 1 of the group"
-    assert zero == f"  rank 0 raised RankLost: all_reduce: {lost} '1')"
-    assert two == f"  rank 2 raised RankLost: barrier: {lost} '0')"
+    lost = "rank 1 has left: it is ending after LookupError: nothing here (call 1 of"
+    assert zero == f"  rank 0 raised RankLost: all_reduce: {lost} group '1')"
+    assert two == f"  rank 2 raised RankLost: barrier: {lost} the default group)"
 
 
 def test_different_calls_and_hangs_are_explained() -> None:

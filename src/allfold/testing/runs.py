@@ -70,8 +70,8 @@ class Options:
             raise UsageError(f"backend must be 'allfold', 'gloo', 'nccl' or None, not {self.backend!r:.40}")
         if self.threads and self.backend not in (None, "allfold"):
             raise UsageError(
-                f"ranks that are threads have the backend 'allfold' only, not {self.backend!r}: when a rank fails, nothing "
-                "can end the calls in which the others wait"
+                f"ranks that are threads have the backend 'allfold' only, not {self.backend!r}: at the timeout "
+                "nothing could end a thread that waits in a call of another backend"
             )
         if self.delays is not None and (isinstance(self.delays, bool) or not isinstance(self.delays, int)):
             raise UsageError(f"delays must be a whole number, the seed of random delays, not {self.delays!r:.40}")

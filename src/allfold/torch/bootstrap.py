@@ -44,7 +44,8 @@ def create(options: Any, backend_options: Any) -> Group:
     # Programs create few worlds and many groups, and each reserves address space.
     room = _GROUP_ADDRESSES if dist.is_initialized() else _WORLD_ADDRESSES
     ranks = list(options.global_ranks_in_group) or list(range(size))
-    communicator = _in_this_thread(options.group_id, rank, ranks, timeout) or meet(store, rank, size, timeout, room)
+    name = f"group {options.group_id!r}" if options.global_ranks_in_group else "the default group"
+    communicator = _in_this_thread(name, rank, ranks, timeout) or meet(store, rank, size, timeout, room)
     return Group(communicator, store, timeout, ranks)
 
 

@@ -171,13 +171,11 @@ class Meeting:
             waiting = self._parts.setdefault(name, [])
             found = next((one for one in waiting if rank in one[1]), None)
             if found is None:
-                found = self._part(ranks, Meeting(len(ranks), f"the group {name!r}", ranks)), set(ranks)
+                found = self._part(ranks, Meeting(len(ranks), name, ranks)), set(ranks)
                 waiting.append(found)
             made, missing = found
             if made.ranks != ranks:
-                raise MismatchError(
-                    f"the group {name!r} is of {name_ranks(made.ranks)} elsewhere, of {name_ranks(ranks)} here"
-                )
+                raise MismatchError(f"{name} is of {name_ranks(made.ranks)} elsewhere, of {name_ranks(ranks)} here")
             missing.remove(rank)
             if not missing:
                 waiting.remove(found)
