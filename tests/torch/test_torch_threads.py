@@ -15,10 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.checkpoint as saved
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
@@ -156,6 +160,52 @@ def test_training_is_that_of_one_process(way: str) -> None:
     wanted = trained(batch, lambda model: model)
     for found in in_threads(work):
         torch.testing.assert_close(found, [one.detach() for one in wanted])
+
+
+def test_tensor_parallel_pipelines_and_checkpoints(tmp_path: Path) -> None:
+    rows, weights = torch.ones(4, 8), [torch.linspace(-1, 1, 128), torch.linspace(1, -1, 64)]
+
+    def filled(model: torch.nn.Module) -> Any:
+        with torch.no_grad():
+            for parameter, one in zip(model.parameters(), weights, strict=False):
+                parameter.copy_(one[: parameter.numel()].reshape(parameter.shape))
+        return model
+
+    def layers() -> Any:
+        first, second = torch.nn.Linear(8, 16, bias=False), torch.nn.Linear(16, 4, bias=False)
+        return filled(torch.nn.Sequential(first, torch.nn.ReLU(), second))
+
+    alone = layers()
+    alone(rows).sum().backward()
+
+    def work(_: Any) -> None:
+        rank, mesh = dist.get_rank(), init_device_mesh("cpu", (4,))
+        model = parallelize_module(layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        for reentrant in (True, False):
+            model.zero_grad()
+            given = rows.clone().requires_grad_()
+            checkpoint(model, given, use_reentrant=reentrant).sum().backward()
+            for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(found.grad.full_tensor(), wanted.grad)
+        state = {"model": fully_shard(filled(torch.nn.Linear(4, 4, bias=False))).state_dict()}
+        kept = state["model"]["weight"].full_tensor()
+        saved.save(state, checkpoint_id=tmp_path / "saved")
+        with torch.no_grad():
+            state["model"]["weight"].zero_()
+        saved.load(state, checkpoint_id=tmp_path / "saved")
+        assert torch.equal(state["model"]["weight"].full_tensor(), kept) and kept.any()
+        last: list[torch.Tensor] = []
+        stage = PipelineStage(filled(torch.nn.Linear(8, 8, bias=False)), rank, 4, torch.device("cpu"))
+        step = ScheduleGPipe(stage, 2, loss_fn=lambda found, wanted: (found - wanted).square().mean()).step
+        if rank == 0:
+            step(rows)
+        else:
+            step(**({"target": torch.zeros(4, 8), "losses": last} if rank == 3 else {}))
+        layer = filled(torch.nn.Linear(8, 8, bias=False))
+        wanted = layer(layer(layer(layer(rows)))).square().mean()
+        assert rank != 3 or torch.stack(last).mean().item() == pytest.approx(wanted.item(), rel=1e-5)
+
+    in_threads(work)
 
 
 def test_the_group_of_the_process_is_there_during_and_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
