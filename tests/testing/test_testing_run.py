@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -185,6 +187,10 @@ def leaves(comm: Any, what: str) -> None:
         threading.Thread(target=time.sleep, args=(60,), name="pump").start()
     elif what == "memory":
         SharedMemory(create=True, size=8)
+    elif what == "gpu":  # of a torch that says it has a tensor there; tests/gpu has a real one
+        cuda = SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 2, memory_allocated=lambda _: 4096)
+        engine = SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None)
+        sys.modules["torch"] = cast(types.ModuleType, SimpleNamespace(cuda=cuda, _C=engine))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +200,7 @@ def leaves(comm: Any, what: str) -> None:
         ("orphan", "child process"),
         ("thread", "thread 'pump', which is not a daemon"),
         ("memory", "shared memory /dev/shm/psm_"),
+        ("gpu", "8,192 bytes of GPU memory"),
     ],
 )
 def test_what_a_rank_leaves_behind_fails_the_test(what: str, said: str) -> None:
