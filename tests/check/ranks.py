@@ -43,4 +43,7 @@ def _trials(rank: int, trials: list[Trial], backend: str, late: str) -> list[str
         if one.fault not in ENDS_A_RANK:
             store.set(f"done {one.seed} {rank}", "1")
             store.wait([f"done {one.seed} {other}" for other in range(one.ranks)])
+            store.set(f"heard {one.seed} {rank}", "1")
+            if rank == 0:  # the store ends with it
+                store.wait([f"heard {one.seed} {other}" for other in range(one.ranks)])
     return found
