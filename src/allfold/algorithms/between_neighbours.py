@@ -87,7 +87,7 @@ class Neighbourhood(Collective):
 
     @cached_property
     def wanted(self) -> list[Piece]:
-        """What must travel: no piece twice to the same rank, and none from a rank to itself."""
+        """The pieces that must be sent. No rank gets the same piece twice, and no rank sends to itself."""
         return [one for one in self._pieces if one[1] != one[2]]
 
     @cached_property

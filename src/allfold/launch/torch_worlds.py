@@ -71,7 +71,7 @@ def _replace(replaced: contextlib.ExitStack) -> None:
     kind, of_process, handlers = _kind_of_world(c10d), c10d._world, rendezvous._rendezvous_handlers
 
     def current() -> Any:
-        if getattr(in_this_thread, "communicator", None) is None:
+        if in_this_thread.communicator is None:
             return of_process
         if (world := getattr(in_this_thread, "torch", None)) is None:
             world = in_this_thread.torch = kind()
@@ -126,10 +126,10 @@ class _StandIn:
 
 
 def _meeting(theirs: Callable[..., Any], store: Any, prefix: Any) -> Callable[..., Any]:
-    """What `init_method="env://"` does, the default. Ranks that are threads have no environment variables of their own."""
+    """The handler of `init_method="env://"`, the default. Threads share environment variables; their run has a store."""
 
     def meet(url: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        if (communicator := getattr(in_this_thread, "communicator", None)) is None:
+        if (communicator := in_this_thread.communicator) is None:
             yield from theirs(url, *args, **kwargs)
             return
         shared = in_this_thread.shared.setdefault("store", store())
@@ -149,7 +149,7 @@ def _numbered(theirs: Callable[..., None]) -> Callable[..., None]:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         theirs(self, *args, **kwargs)
-        if getattr(in_this_thread, "communicator", None) is not None:
+        if in_this_thread.communicator is not None:
             self._thread_id = _torch("distributed.distributed_c10d")._world.number
             self._hash = None
 

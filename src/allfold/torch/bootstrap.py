@@ -51,7 +51,7 @@ def create(options: Any, backend_options: Any) -> Group:
 
 def _in_this_thread(name: str, rank: int, ranks: list[int], timeout: timedelta) -> Communicator | None:
     """The group's communicator if this thread is a rank, made of the thread's own."""
-    world: Communicator | None = getattr(in_this_thread, "communicator", None)
+    world: Communicator | None = in_this_thread.communicator
     if world is None:
         return None
     if world.rank not in ranks or ranks.index(world.rank) != rank or max(ranks) >= world.size:
