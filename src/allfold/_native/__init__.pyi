@@ -267,6 +267,7 @@ class Lane:
         functions: Any,
         context: int,
         stream: int,
+        aside: int,
         word: int,
         refused: Callable[[int, int], None],
         captured: Callable[[], None],

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Protocol
 
 from ..errors import AllfoldError
@@ -154,11 +155,12 @@ def _of_use(printed: str) -> str:
     """The error of the first rank that raised, because what the others raise follows from it; else the last lines."""
     lines = printed.splitlines()
     in_traceback = False
-    for line in lines:
+    for number, line in enumerate(lines):
         if line.startswith("Traceback "):
             in_traceback = True
         elif in_traceback and line and not line[0].isspace():
-            return line
+            # NCCL's errors say the cause in the lines that follow.
+            return "\n".join(takewhile(lambda one: one and not one.startswith("Traceback "), lines[number:][:4]))
     return "\n".join(lines[-8:])
 
 

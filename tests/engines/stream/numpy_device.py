@@ -52,7 +52,7 @@ class NumpyDevice:
         self.invalidated = False
         self.queries = 0
         self._modes = threading.local()
-        self.copied: list[int] = []
+        self.copied: list[int] = []  # bytes of each copy between main memory and the device
         self.memory: dict[int, tuple[int, np.ndarray[Any, Any]]] = {}
         self.folds = 0
         self.is_apart = False
@@ -118,7 +118,8 @@ class NumpyDevice:
             addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self._functions]
             functions = np.array(addresses, np.uint64)
             word = ctypes.addressof(self._word)
-            self._lane = _native.Lane(functions, context, self.new_stream(), word, _refused, refuse_capture)
+            streams = self.new_stream(), self.new_stream()
+            self._lane = _native.Lane(functions, context, *streams, word, _refused, refuse_capture)
         return self._lane
 
     def _wait_and_write(self, stream: int, count: int, operations: Any, _: int) -> None:
@@ -128,9 +129,14 @@ class NumpyDevice:
 
     def _copy(self, target: int, source: int, bytes: int, stream: int) -> None:
         pinned = [(start, start + length) for start, length in self.registered.items()]
-        if any(start <= one and one + bytes <= end for start, end in pinned for one in (target, source)):
-            self.copied.append(bytes)  # between main memory and the device
-        self._streams[stream].put(lambda: ctypes.memmove(target, source, bytes) and None)
+        is_staged = any(start <= one and one + bytes <= end for start, end in pinned for one in (target, source))
+
+        def copy() -> None:
+            ctypes.memmove(target, source, bytes)
+            if is_staged:
+                self.copied.append(bytes)
+
+        self._streams[stream].put(copy)
 
     def _copy_rows(self, rows: Any, stream: int) -> None:
         """Only what lanes ask for: two rows from main memory, without a gap between them."""

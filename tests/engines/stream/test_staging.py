@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -210,6 +211,66 @@ def test_a_long_array_goes_in_pieces() -> None:
         assert right and longest == 1 << 20 and pinned < 3 << 20
 
 
+def around_pieces(comm: Communicator) -> list[str]:
+    """What was wrong: collectives in place on arrays about as long as some pieces, one after the other, on two streams."""
+    device = device_of()
+    staging.PIECE_BYTES = 4000
+    streams, wrong = [device.new_stream(), device.new_stream()], []
+    rank, size, root = comm.rank, comm.size, comm.size - 1
+    for number, length in enumerate((999, 1000, 1001, 2000, 2001, 3999, 4000, 9001, 1, 5000)):
+        values = [contribution(one, length, np.float32) for one in range(size)]
+        total = np.sum(values, axis=0, dtype=np.float32)
+        wanted = {
+            "all_reduce": total,
+            "broadcast": values[root],
+            "reduce": total if rank == root else values[rank],
+            "scan": np.sum(values[: rank + 1], axis=0, dtype=np.float32),
+        }
+        arrays = {name: device.array(values[rank], streams[number % 2]) for name in wanted}
+        by_root = {"broadcast", "reduce"}
+        handles = [
+            getattr(comm, name)(array, **({"root": root} if name in by_root else {}), async_op=True)
+            for name, array in arrays.items()
+        ]
+        for handle in handles[:: -1 if number % 3 else 1]:
+            handle.wait()
+        for name, array in arrays.items():
+            if not np.array_equal(array.memory, wanted[name]):
+                wrong.append(f"{name} of {length}: {array.memory[:3]} … {array.memory[-3:]}")
+    comm.close()
+    return wrong
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_pieces_of_every_length(hosts: int) -> None:
+    assert af.spawn(around_pieces, 3, hosts=hosts, timeout=60) == [[]] * 3
+
+
+def copied_meanwhile(comm: Communicator) -> bool:
+    """While the call of the first piece waits for the other rank, the second piece is copied."""
+    device = device_of()
+    staging.PIECE_BYTES = 4000
+    values = np.ones(3000, np.float32)
+    array = device.array(values, device.new_stream())
+    comm.all_reduce(device.array(values[:10], device.new_stream()))
+    if comm.rank == 0:
+        begun = len(device.copied)
+        handle = comm.all_reduce(array, async_op=True)
+        assert handle is not None
+        while len(device.copied) < begun + 2:
+            time.sleep(0.001)
+        comm.send(np.zeros(1), 1)
+        handle.wait()
+    else:
+        comm.recv(np.zeros(1), 0)
+        comm.all_reduce(array)
+    return bool((array.memory == 2).all())
+
+
+def test_a_piece_is_copied_during_the_call_of_another_one() -> None:
+    assert af.spawn(copied_meanwhile, 2, timeout=30) == [True, True]
+
+
 def in_order(comm: Communicator, way: str) -> tuple[bool, float, float]:
     """The call comes after what the stream holds, what comes later sees its result, and nobody waits in between:
     whoever did would wait for a gate that is opened later."""
@@ -406,6 +467,20 @@ def closes_early(comm: Communicator, way: str) -> tuple[float, int]:
 def test_closing_leaves_nothing_behind(way: str) -> None:
     for seconds, registered in af.spawn(closes_early, 2, args=(way,), timeout=60):
         assert seconds < AT_ONCE and registered == 0
+
+
+def arrays_after_close(comm: Communicator) -> bool:
+    device = device_of()
+    array = device.array(np.ones(5), device.new_stream())
+    comm.all_reduce(array)
+    known = weakref.ref(array)
+    comm.close()
+    del array
+    return known() is None
+
+
+def test_a_closed_communicator_keeps_no_array() -> None:
+    assert af.spawn(arrays_after_close, 2, timeout=60) == [True, True]
 
 
 def held_up(comm: Communicator) -> tuple[str, float]:

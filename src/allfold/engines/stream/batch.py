@@ -10,7 +10,8 @@ import numpy as np
 from ... import _native
 from .kernels import THREADS, Arguments
 
-WAIT, WRITE, COPY, COPY_IN, FOLD, CALL = range(6)  # as in native/cuda/lane.hpp
+WAIT, WRITE, COPY, COPY_IN, FOLD, CALL, MEET = range(7)  # as in native/cuda/lane.hpp
+_ASIDE = 8
 _SMALL_BYTES = 64 << 10  # see native/cuda/lane.cpp
 
 
@@ -44,12 +45,18 @@ class Batch:
         """Comes when all that the stream wrote before is visible."""
         self._rows.append((WRITE, word, value, 0))
 
-    def copy(self, target: int, source: int, bytes: int) -> None:
-        self._rows.append((COPY, target, source, bytes))
+    def copy(self, target: int, source: int, bytes: int, aside: bool = False) -> None:
+        """`aside`: in the second stream, at the same time as the work in the first one up to the next `meet`."""
+        self._rows.append((COPY + _ASIDE * aside, target, source, bytes))
 
-    def copy_in(self, target: int, source: int, bytes: int) -> None:
+    def copy_in(self, target: int, source: int, bytes: int, aside: bool = False) -> None:
         """A copy from main memory into the GPU's."""
-        self._rows.append((COPY_IN if bytes < _SMALL_BYTES else COPY, target, source, bytes))
+        kind = COPY_IN if bytes < _SMALL_BYTES else COPY
+        self._rows.append((kind + _ASIDE * aside, target, source, bytes))
+
+    def meet(self) -> None:
+        """Each of the two streams waits for what the other one holds. A batch with copies aside ends with this."""
+        self._rows.append((MEET, 0, 0, 0))
 
     def call(self, function: int, argument: int) -> None:
         """A C function on a thread of the driver; the stream goes on when it returns."""

@@ -173,9 +173,11 @@ class Driver:
     def lane(self, context: int) -> _native.Lane:
         if context not in self._lanes:
             with self.within(context):
-                stream, word = self.new_stream(), self.allocate(4)
+                stream, aside, word = self.new_stream(), self.new_stream(), self.allocate(4)
                 self._call("cuMemsetD32_v2", _address(word), ctypes.c_uint(0), ctypes.c_size_t(1))
-            self._lanes[context] = _native.Lane(self._functions, context, stream, word, self._refused, refuse_capture)
+            self._lanes[context] = _native.Lane(
+                self._functions, context, stream, aside, word, self._refused, refuse_capture
+            )
         return self._lanes[context]
 
     def _refused(self, function: int, status: int) -> None:

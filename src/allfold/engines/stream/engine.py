@@ -183,6 +183,8 @@ class Stream(Engine):
         """Leave. Calls that nobody waited for may take this many seconds to finish."""
         for ways in self.ways.values():
             ways.close(seconds)
+        with contextlib.suppress(DeviceError):
+            forget_past(self._kept)  # or the arrays of the last calls would be kept until somebody looks again
         self._staging.close(compares)
 
     def abort(self) -> None:

@@ -2,7 +2,8 @@
 
 The GPU copies the array into memory that the ranks share, a function on a thread of the driver makes the call there,
 and the GPU copies the result back. The stream keeps the order: the host only puts the three into it, and goes on. This
-needs nothing of the GPUs but copies: the ranks may have one GPU together, one each, or be on different hosts.
+needs nothing of the GPUs but copies: the ranks may have one GPU together, one each, or be on different hosts. A long
+array goes in pieces: during the call of one, a second stream copies the result of the piece before and the next piece.
 
 The calls of all ranks come in the same order, since each rank has one stream for them. That stream waits for the other
 ranks inside the host function, so the engine is one that nobody else uses.
@@ -14,7 +15,7 @@ import contextlib
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,10 @@ from .batch import Batch
 from .driver import GpuDriver
 from .retire import Needed, forget_past, retire, standstill
 
-PIECE_BYTES = 32 << 20
-"""Staging chunk size; longer arrays go in pieces to limit pinned memory."""
+PIECE_BYTES = 8 << 20
+"""Longer arrays go in pieces of this length, so that copies and calls overlap, and little memory is pinned."""
+_SLOTS = 2
+"""Rooms that the pieces of an array use in turns."""
 _LEAST_BYTES = 1 << 20
 _SECONDS_TO_GIVE_UP = 5.0
 _MOST_PAST_CALLS = 8
@@ -72,9 +75,13 @@ class Staging:
         """A call for the stream. The arrays are those of the call: its input and its output."""
         return Staged(self, call, source, target)
 
-    def batch(self, call: Call, source: Buffer | None, target: Buffer | None) -> tuple[_native.Batch, Deferred]:
+    def batch(self, call: Call, source: Buffer | None, target: Buffer | None) -> tuple[_native.Batch, list[Deferred]]:
+        """What the call puts into the streams, and the calls of the engine in it."""
+        pieces = _pieces(call, target)
+        if len(pieces) > 1:
+            return self._batch_in_pieces(call, pieces)
         is_root = call.root == self.engine.rank
-        input, output = self._room("input", source), self._room("output", target)
+        input, output = self._room("input", source), self._room("output 0", target)
         array, batch = source or target, Batch()
         moved = call._replace(input=input, output=output, dtype=None if array is None else array.dtype.name)
         deferred = self.engine.deferred(moved, self.outcome)
@@ -84,7 +91,30 @@ class Staging:
         batch.call(deferred.function, deferred.argument)
         if _comes_out(call, is_root):
             _move(batch, output, target, goes_in=False)
-        return batch.made(self._device), deferred
+        return batch.made(self._device), [deferred]
+
+    def _batch_in_pieces(self, call: Call, pieces: Sequence[Buffer]) -> tuple[_native.Batch, list[Deferred]]:
+        """In each turn: the call of one piece in the stream, and aside of it the copies of its neighbours."""
+        is_root, batch, calls = call.root == self.engine.rank, Batch(), list[Deferred]()
+        rooms = [self._room(f"output {slot}", pieces[0]) for slot in range(_SLOTS)]
+
+        def room(number: int) -> np.ndarray[Any, Any]:
+            found = rooms[number % _SLOTS]
+            assert found is not None
+            return found[: pieces[number].elements]
+
+        for turn in range(-1, len(pieces) + 1):
+            batch.meet()
+            if 0 <= turn < len(pieces):
+                moved = call._replace(output=room(turn), dtype=pieces[turn].dtype.name)
+                calls.append(self.engine.deferred(moved, self.outcome))
+                batch.call(calls[-1].function, calls[-1].argument)
+            if turn > 0 and _comes_out(call, is_root):
+                _move(batch, room(turn - 1), pieces[turn - 1], goes_in=False, aside=True)
+            if turn + 1 < len(pieces) and _goes_in(call, is_root):
+                _move(batch, room(turn + 1), pieces[turn + 1], goes_in=True, aside=True)
+        batch.meet()
+        return batch.made(self._device), calls
 
     def put(self, staged: Staged, before: int | None, holds: bool) -> _native.Mark:
         """Put a call into a stream. Raises the error of an earlier call, which nobody may have waited for."""
@@ -92,14 +122,11 @@ class Staging:
             raise UsageError(f"{staged.call.collective}: this communicator is closed")
         if self.outcome.failed or self._failure is not None:
             self.settle()
-        mark = None
         try:
-            for batch in staged.batches:
-                mark = self.lane.launch(batch, 0, before, holds)
+            mark = self.lane.launch(staged.batch, 0, before, holds)
         except DeviceError as error:
             self._failure = error
             raise
-        assert mark is not None
         calls = self._rooms.calls
         calls.append(Needed(mark, staged))
         if len(calls) > _MOST_PAST_CALLS:
@@ -170,7 +197,7 @@ class Staging:
                 if room is not None:
                     self._device.unregister(room.ctypes.data)
                     del rooms[name], room
-                room = self.engine.empty(max(_LEAST_BYTES, 1 << array.bytes.bit_length()))
+                room = self.engine.empty(max(_LEAST_BYTES, 1 << (array.bytes - 1).bit_length()))
                 self._device.register(room.ctypes.data, room.nbytes)
             rooms[name] = room
             self.rooms_made += 1
@@ -186,8 +213,7 @@ class Staged:
 
     def _make(self) -> None:
         staging = self._staging
-        made = [staging.batch(self.call, self._source, piece) for piece in _pieces(self.call, self._target)]
-        self.batches, self._deferred = [batch for batch, _ in made], [deferred for _, deferred in made]
+        self.batch, self._calls = staging.batch(self.call, self._source, self._target)
         self._rooms_made = staging.rooms_made
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
@@ -196,13 +222,15 @@ class Staged:
         return self._staging.put(self, before, holds)
 
 
-def _move(batch: Batch, room: np.ndarray[Any, Any] | None, array: Buffer | None, goes_in: bool) -> None:
+def _move(
+    batch: Batch, room: np.ndarray[Any, Any] | None, array: Buffer | None, goes_in: bool, aside: bool = False
+) -> None:
     if room is not None and array is not None and array.bytes:
         here, there = room.ctypes.data, array.pointer
         if goes_in:
-            batch.copy(here, there, array.bytes)
+            batch.copy(here, there, array.bytes, aside)
         else:
-            batch.copy_in(there, here, array.bytes)
+            batch.copy_in(there, here, array.bytes, aside)
 
 
 def _goes_in(call: Call, is_root: bool) -> bool:
@@ -215,12 +243,9 @@ def _comes_out(call: Call, is_root: bool) -> bool:
     return COLLECTIVES[call.collective].writes(is_root)
 
 
-def _pieces(call: Call, target: Buffer | None) -> Iterator[Buffer | None]:
-    """The output of a call: in parts, each for a call of its own, if the call is in place and the array is long."""
-    may_be_cut = COLLECTIVES[call.collective].in_place and call.algorithm is None
-    if target is None or target.bytes <= PIECE_BYTES or not may_be_cut:
-        yield target
-        return
+def _pieces(call: Call, target: Buffer | None) -> list[Buffer]:
+    """The output of a call in parts, each for a call of its own, if the call is in place and the array is long."""
+    if target is None or not COLLECTIVES[call.collective].in_place or call.algorithm is not None:
+        return []
     step = PIECE_BYTES // target.dtype.itemsize
-    for start in range(0, target.elements, step):
-        yield target.part(start, min(start + step, target.elements))
+    return [target.part(at, min(at + step, target.elements)) for at in range(0, target.elements, step)]
