@@ -13,7 +13,7 @@ collective of an island in its shared memory. What crosses between islands stays
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -318,16 +318,9 @@ class _RankProgram:
         posted = 0
         for now, step in enumerate(self.steps):
             self._begin(now, sent=False)
-            while posted < min(len(self.steps), now + _AHEAD + 1):
-                for number in self.steps[posted].receives:
-                    into = self._directly(number, self.steps[posted], last_use, now)
-                    if into:
-                        self.into[number] = into
-                        for place in into:
-                            yield from self._free(place)
-                            last_use[place] = posted
-                    yield Instruction(InstructionKind.POST, number)
-                posted += 1
+            waits = posted == now > 0  # receives of this step were put off: the places they go to may be free now
+            if not waits:
+                posted = yield from self._post(posted, now, last_use)
             for number in step.sends:
                 places = tuple(self.lies[cell] for cell in whole.cells[number])
                 self.sent_from[number] = places
@@ -335,6 +328,8 @@ class _RankProgram:
                     self.leaving[place].append(number)
                     last_use[place] = now
                 yield Instruction(InstructionKind.SEND, number)
+            if waits:
+                posted = yield from self._post(posted, now, last_use)
             self._begin(now, sent=True)
             if step.inside is not None:
                 yield from self._enter(step, now, last_use)
@@ -355,6 +350,27 @@ class _RankProgram:
                 yield Instruction(InstructionKind.FOLD, sources=(self.lies[cell],), destination=home, length_of=length)
         for place in list(self.leaving):
             yield from self._free(place)
+
+    def _post(self, posted: int, now: int, last_use: dict[ChunkPlace, int]) -> Generator[Instruction, None, int]:
+        """Post the receives of the steps from `posted` on, as far as they may be; returns the first step that is left."""
+        while posted < min(len(self.steps), now + _AHEAD + 1):
+            step = self.steps[posted]
+            # If that saves a copy, wait until the places are no longer used.
+            if posted > now and any(
+                self._directly(number, step, {}, posted) and not self._directly(number, step, last_use, now)
+                for number in step.receives
+            ):
+                break
+            for number in step.receives:
+                into = self._directly(number, step, last_use, now)
+                if into:
+                    self.into[number] = into
+                    for place in into:
+                        yield from self._free(place)
+                        last_use[place] = posted
+                yield Instruction(InstructionKind.POST, number)
+            posted += 1
+        return posted
 
     def _fold(
         self, step: _Step, arrived: dict[int, ChunkPlace], last_use: dict[ChunkPlace, int], now: int
