@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "shared/errors.hpp"
+#include "shared/layout.hpp"
 
 namespace allfold {
 
@@ -87,6 +88,7 @@ void Fronts::expect(int peer, size_t bytes) {
 
 const char* Fronts::receive(int peer, const Waiting& waiting) {
     Peer& from = at(peer);
+    while (!from.unheard.empty()) compare_next(peer, waiting);
     if (from.posted.empty()) post(peer, {std::vector<char>(head() + limits_.along)});
     Room& room = from.posted.front();
     await(room, waiting);
@@ -96,7 +98,29 @@ const char* Fronts::receive(int peer, const Waiting& waiting) {
 }
 
 void Fronts::check_same(const char* came, const char* said, int peer) const {
-    if (std::memcmp(came, said, limits_.digest) != 0) throw CallsDiffer{peer, std::string(came, limits_.said)};
+    if (std::memcmp(came, said, limits_.digest) != 0)
+        throw CallsDiffer{peer, std::string(came, limits_.said), std::string(said, limits_.said)};
+}
+
+void Fronts::go_ahead(int peer, const Waiting& waiting) {
+    Peer& from = at(peer);
+    from.unheard.emplace_back(said_, limits_.said);
+    while (from.unheard.size() > calls_ahead ||
+           (!from.unheard.empty() && !from.posted.empty() && from.posted.front().transfer->is_over()))
+        compare_next(peer, waiting);
+}
+
+// Compares the oldest call that has not been compared, and posts the receive of a later header.
+void Fronts::compare_next(int peer, const Waiting& waiting) {
+    Peer& from = at(peer);
+    if (from.posted.empty()) post(peer, {std::vector<char>(head() + limits_.along)});
+    Room room = std::move(from.posted.front());
+    from.posted.pop_front();
+    const std::string own = std::move(from.unheard.front());
+    from.unheard.pop_front();
+    await(room, waiting);
+    check_same(room.memory.data(), own.data(), peer);
+    post(peer, std::move(room));
 }
 
 const char* Fronts::data(const char* said, int peer, size_t bytes, const Waiting& waiting) {

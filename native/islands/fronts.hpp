@@ -2,7 +2,8 @@
 //
 // The receives of the next headers are always posted, each long enough for the longest. So whatever calls ranks make, a
 // header is received as a header, and a small call crosses in one message. Longer data follow in a message of their
-// own.
+// own. A leader that needs nothing of another one goes on without its header, a few calls ahead at most: it compares
+// the header when it comes, or in the next call that waits for that leader.
 #pragma once
 
 #include <deque>
@@ -14,10 +15,11 @@
 
 namespace allfold {
 
-// The leader of another island makes a different call: its header.
+// The leader of another island makes a different call: its header, and this rank's for the same call, which may be an
+// earlier one.
 struct CallsDiffer {
     int peer;
-    std::string said;
+    std::string said, own;
 };
 
 class Fronts {
@@ -46,10 +48,12 @@ class Fronts {
     void send(int peer, const char* data, size_t bytes);
     // Posts the receive of data that follow a peer's header, unless they are short enough to be sent with it.
     void expect(int peer, size_t bytes);
-    // A peer's header for this call; valid until `refill`.
+    // A peer's header for this call; valid until `refill`. Compares those of earlier calls first.
     const char* receive(int peer, const Waiting& waiting);
     // Throws CallsDiffer unless a peer's header is the same as this rank's.
     void check_same(const char* came, const char* said, int peer) const;
+    // Goes on without a peer's header for this call.
+    void go_ahead(int peer, const Waiting& waiting);
     // The data of its call, sent with the header or after it; valid until `refill`.
     const char* data(const char* said, int peer, size_t bytes, const Waiting& waiting);
     // Waits until the data of this call may be overwritten.
@@ -66,12 +70,14 @@ class Fronts {
         std::deque<Room> posted;
         std::vector<Room> used, followed;  // received into in this call, and may still be read
         std::deque<Room> following;        // at most one
+        std::deque<std::string> unheard;  // this rank's headers of the calls for which the peer's has not been compared
     };
 
     Peer& at(int peer);
     void post(int peer, Room room);
     void post_following(int peer, Room room);
     void await(Room& room, const Waiting& waiting);
+    void compare_next(int peer, const Waiting& waiting);
     void await_all(std::vector<WireTransfer*>& transfers, const Waiting& waiting);
     size_t head() const { return (limits_.said + 63) / 64 * 64; }  // the data behind it are folded where they arrive
 

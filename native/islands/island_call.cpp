@@ -80,7 +80,7 @@ void IslandCall::perform() {
         if (!plan_.work.empty()) std::tie(arrays_.work, arrays_.work_bytes) = plan_.work.front();
         MessageRun run(*stage.program, links_, division(stage, elements_along()), arrays_, dtype_, op_, divisor_, tag(),
                        waiting_, std::move(kinds_.front().calls));
-        run.along(said_, plan_.compares_first);
+        run.along(said_);
         if (barrier_.algorithm) links_.island->run(barrier_, nullptr, waiting_.interrupted);
     } else {
         links_.send_fronts(said_, waiting_);

@@ -21,7 +21,7 @@ struct CallPlan {
     };
     std::vector<Stage> stages;
     bool along = false;  // one stage, for the whole call: its data are sent with the headers. `elements` may be 0: any
-    bool compares_first = false;    // of `along`: leaders receive all headers before the first collective of an island
+    bool compares_first = false;    // of `along`: the ranks of an island compare their calls before its leader sends
     bool waits_for_leader = false;  // no rank of the island continues before its leader has compared
     std::vector<std::pair<char*, size_t>> work;  // memory for work slots, which segments use in turns; may be empty
     std::vector<uint64_t> inputs, outputs;       // the bounds of slices that differ in length: see ChunkDivision

@@ -219,10 +219,10 @@ void MessageRun::perform(uint32_t at) {
     }
 }
 
-void MessageRun::along(const char* said, bool compares_first) {
+void MessageRun::along(const char* said) {
     arrived_.resize(program_.messages.size());
-    // Leaders exchange headers in every call, also where its program has no message for a peer: after the first
-    // collective of the island, which compares its ranks' calls, and before the first wait.
+    // Leaders exchange headers in every call, also where its program has no message for a peer: they send them before
+    // their first wait, and do not wait for those that come without data.
     std::vector<int> untold, unheard;
     if (links_.fronts) {
         links_.fronts->begin(said, waiting_);
@@ -233,18 +233,12 @@ void MessageRun::along(const char* said, bool compares_first) {
     auto tell = [&] {
         for (int peer : std::exchange(untold, {})) links_.send_front(peer);
     };
-    auto compare = [&] {
-        tell();
-        for (int peer : std::exchange(unheard, {}))
-            links_.fronts->check_same(links_.receive_front(peer, 0, waiting_), said, peer);
-    };
     while (at_ < program_.instructions.size()) {
-        const auto kind = program_.instructions[at_].kind;
-        if (kind == MessageProgram::Kind::await) tell();
-        if (kind == MessageProgram::Kind::collective && compares_first) compare();
+        if (program_.instructions[at_].kind == MessageProgram::Kind::await) tell();
         perform_along(at_++, said);
     }
-    compare();
+    tell();
+    for (int peer : unheard) links_.fronts->go_ahead(peer, waiting_);
     links_.memory.give_back(std::move(block_));
     block_ = {};
 }

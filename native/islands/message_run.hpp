@@ -117,8 +117,8 @@ class MessageRun {
 
     // Runs the program of a small call, whose data are sent with the headers; see `goes_along` in
     // programs/check_messages.py. `said`: the header. Throws CallsDiffer if another island's leader makes a different
-    // call. `compares_first`: before the first collective of the island.
-    void along(const char* said, bool compares_first = false);
+    // call, or has made one a few calls ago.
+    void along(const char* said);
 
   private:
     struct Flight {  // a message in flight

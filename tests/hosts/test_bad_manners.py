@@ -15,7 +15,8 @@ from allfold.communicator.communicator import Communicator
 
 
 def differ_in_length(comm: Communicator, root: int, which: list[int]) -> list[tuple[str, str, float]]:
-    """Some ranks have other lengths. Ranks that have nothing to wait for must hear of it all the same."""
+    """Some ranks have other lengths. Ranks that have nothing to wait for hear of it in one of the next calls: that call, and
+    the error."""
     length, said = 3 if comm.rank in which else 1, []
     array, whole = np.ones(length, np.float32), np.ones(comm.size * length, np.float32)
     for call in (
@@ -27,16 +28,49 @@ def differ_in_length(comm: Communicator, root: int, which: list[int]) -> list[tu
         lambda group: group.reduce_scatter(whole, array, timeout=60.0),
     ):
         group = comm.group(range(comm.size))  # broken after it
-        said.append(said_by(lambda call=call, group=group: call(group)))
+        said.append(said_by(lambda call=call, group=group: (call(group), group.barrier(timeout=60.0))))
         time.sleep(1)  # who has heard of it does nothing that would tell the others
     return said
+
+
+_NAMES = ("gather", "scatter", "reduce", "broadcast", "all_gather", "reduce_scatter")
 
 
 @pytest.mark.parametrize(("root", "which"), [(1, [3, 4]), (0, [3, 4]), (0, [1]), (0, [4])])
 def test_a_mismatch_frees_all_ranks_at_once(root: int, which: list[int]) -> None:
     for said in af.spawn(differ_in_length, 5, hosts=(3, 2), timeout=120, args=(root, which)):
+        for name, (kind, text, seconds) in zip(_NAMES, said, strict=True):
+            assert kind == "MismatchError" and seconds < AT_ONCE, (kind, text, seconds)
+            assert text.startswith(f"{name}: "), text
+
+
+def goes_ahead(comm: Communicator) -> list[tuple[str, str, float]]:
+    """One rank makes another call than the rest, and the rest make no call that waits for it: gathers and reduces to a root
+    that is elsewhere, and broadcasts from one rank."""
+    said = []
+    for name in ("gather", "reduce", "broadcast"):
+        group = comm.group(range(comm.size))
+        root = 0 if name == "broadcast" else comm.size - 1
+
+        def calls(name: str = name, group: Communicator = group, root: int = root) -> None:
+            for number in range(30):
+                array = np.ones(2 if number == 3 and group.rank == 0 else 1)
+                if name == "gather":
+                    group.gather(array, np.empty(group.size) if group.rank == root else None, root=root, timeout=60.0)
+                else:
+                    getattr(group, name)(array, root=root, timeout=60.0)
+
+        said.append(said_by(calls))
+        time.sleep(1)
+    return said
+
+
+@pytest.mark.parametrize("hosts", [(1, 1, 1), (2, 2)])
+def test_a_rank_that_goes_ahead_hears_of_a_mismatch_in_a_later_call(hosts: tuple[int, ...]) -> None:
+    for said in af.spawn(goes_ahead, sum(hosts), hosts=hosts, timeout=120):
         for kind, text, seconds in said:
             assert kind == "MismatchError" and seconds < AT_ONCE, (kind, text, seconds)
+            assert "(call 4 of group " in text and text.count(" float64[") == 2 and "rank 0 " in text, text
 
 
 def forks(comm: Communicator) -> list[tuple[float, str]]:

@@ -212,7 +212,7 @@ class DirectCalls {
             links.perform(plan, arrays, job.call.dtype, static_cast<Op>(job.call.op), said, deadline);
             if (has_failed_) call_python(check_);  // it may have failed since the last message arrived
         } catch (const CallsDiffer& differ) {
-            trouble = nb::make_tuple(differ.peer, nb::bytes(differ.said.data(), differ.said.size()));
+            trouble = difference_of(differ);
         } catch (nb::python_error& error) {
             trouble = nb::borrow(error.value());
         } catch (const WireLost& error) {

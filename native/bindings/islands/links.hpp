@@ -17,6 +17,12 @@ namespace allfold {
 
 nb::object disconnected(const WireLost& error);  // as Python's exception
 
+// The rank of another leader that makes, or made, a different call, its header, and this rank's for the same call.
+inline nb::tuple difference_of(const CallsDiffer& differ) {
+    return nb::make_tuple(differ.peer, nb::bytes(differ.said.data(), differ.said.size()),
+                          nb::bytes(differ.own.data(), differ.own.size()));
+}
+
 // A time of Python's `time.monotonic`.
 inline Clock::time_point moment(double monotonic) {
     // A year from now is practically never, and does not overflow.
@@ -76,13 +82,18 @@ class PyLinks {
         WithoutGil without;
         links.send_fronts(said.c_str(), Waiting{moment(deadline), check_signals});
     }
-    nb::bytes receive_front(int peer, double deadline) {
-        const char* said;
-        {
-            WithoutGil without;
-            said = links.receive_front(peer, 0, Waiting{moment(deadline), check_signals});
+    // A peer's header; or what `difference_of` says of an earlier call.
+    nb::object receive_front(int peer, double deadline) {
+        try {
+            const char* said;
+            {
+                WithoutGil without;
+                said = links.receive_front(peer, 0, Waiting{moment(deadline), check_signals});
+            }
+            return nb::bytes(said, fronts().limits().said);
+        } catch (const CallsDiffer& differ) {
+            return difference_of(differ);
         }
-        return nb::bytes(said, fronts().limits().said);
     }
     void refill() { fronts().refill(); }
 

@@ -111,7 +111,7 @@ std::shared_ptr<PyPlan> make_plan(nb::list stages, bool along, bool compares_fir
     return made;
 }
 
-// The rank and the header of another leader that makes a different call; None if there is none.
+// What `difference_of` says, or None.
 nb::object perform(nb::args given) {
     Arguments next(std::move(given), 8);
     nb::object links = next, plan = next, input = next, output = next, dtype = next;
@@ -138,7 +138,7 @@ nb::object perform(nb::args given) {
     try {
         own.perform(nb::cast<PyPlan*>(plan)->plan, arrays, type, static_cast<Op>(op), said.c_str(), moment(deadline));
     } catch (const CallsDiffer& differ) {
-        return nb::make_tuple(differ.peer, nb::bytes(differ.said.data(), differ.said.size()));
+        return difference_of(differ);
     }
     return nb::none();
 }

@@ -6,7 +6,6 @@ The ranks of an island compare their calls in shared memory, and the leaders of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,15 +27,8 @@ DIGEST_BYTES = 16
 _SAID_BYTES = DIGEST_BYTES + PACKED_BYTES
 
 
-class Front(NamedTuple):
-    """A received header: its digest, and the signature as it was sent."""
-
-    digest: bytes
-    packed: bytes
-
-    @property
-    def signature(self) -> Signature:
-        return Signature.unpacked(self.packed)
+Difference = tuple[int, bytes, bytes]
+"""The rank of another leader whose call differs, its header, and this rank's for the same call, which may be an earlier one."""
 
 
 class Fronts:
@@ -56,10 +48,12 @@ class Fronts:
         """Send the header of a call to all other leaders."""
         self._links.send_fronts(job.digest + job.packed, job.deadline)
 
-    def receive(self, job: Job, peer: int) -> Front:
-        """A peer's header for this call."""
-        said = self._links.receive_front(peer, job.deadline)
-        return Front(said[:DIGEST_BYTES], said[DIGEST_BYTES:])
+    def difference(self, job: Job, peer: int) -> Difference | None:
+        """Wait for a peer's header for this call: whether it differs, or one of earlier calls did."""
+        came, own = self._links.receive_front(peer, job.deadline), job.digest + job.packed
+        if not isinstance(came, bytes):
+            return came
+        return None if came[:DIGEST_BYTES] == job.digest else (peer, came, own)
 
     def refill(self) -> None:
         """At the end of a call, post the receives of later headers."""
@@ -114,7 +108,8 @@ class Agreement:
             self._shared.messages.run(Call("all_gather", input=own, output=table, timeout=_EXPLAINING_SECONDS), False)
         except AllfoldError as failure:
             raise error or failure from None
-        self._disagree(job, {rank: Signature.unpacked(row.tobytes()) for rank, row in zip(mine, table, strict=True)})
+        calls = {rank: Signature.unpacked(row.tobytes()) for rank, row in zip(mine, table, strict=True)}
+        self._disagree(job.number, calls)
 
     # Between islands -------------------------------------------------------------------------------------------------
 
@@ -128,26 +123,27 @@ class Agreement:
         a leader."""
         if self.fronts is not None:
             for peer in self.fronts.peers:
-                front = self.fronts.receive(job, peer)
-                if front.digest != job.digest:
-                    self._disagree(job, {self._roster.rank: job.signature, peer: front.signature})
+                if (difference := self.fronts.difference(job, peer)) is not None:
+                    self.explain(job, difference)
 
-    def explain(self, job: Job, trouble: MismatchError | tuple[int, bytes]) -> None:
+    def explain(self, job: Job, trouble: MismatchError | Difference) -> None:
         """Raise the error of a call that failed natively: the ranks of this island differ, or this leader differs from
-        another one (its rank, and its header)."""
+        another one."""
         if isinstance(trouble, MismatchError):
             return self._explain(job, trouble)
-        peer, said = trouble
-        self._disagree(job, {self._roster.rank: job.signature, peer: Signature.unpacked(said[DIGEST_BYTES:])})
+        peer, said, own = trouble
+        headers = {peer: said, self._roster.rank: own}
+        number = int.from_bytes(own[DIGEST_BYTES - _NUMBER_BYTES : DIGEST_BYTES], "little")
+        self._disagree(number, {rank: Signature.unpacked(one[DIGEST_BYTES:]) for rank, one in headers.items()})
 
     def prepare_next(self) -> None:
         """At the end of a call, post the receives of later headers."""
         if self.fronts is not None:
             self.fronts.refill()
 
-    def _disagree(self, job: Job, calls: dict[int, Signature]) -> None:
+    def _disagree(self, number: int, calls: dict[int, Signature]) -> None:
         what = difference(calls)
         if len(set(calls.values())) == 1:
             ranks = name_ranks(sorted(calls))
             what = f"mismatched calls: {ranks} have made different numbers of calls before this one"
-        raise MismatchError(f"{what} (call {job.number} of {self._roster.label})")
+        raise MismatchError(f"{what} (call {number} of {self._roster.label})")

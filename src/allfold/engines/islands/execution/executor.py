@@ -11,6 +11,7 @@ from typing import Any
 
 from ....errors import MismatchError
 from ...engine import Entry, Event
+from ..agreement import Difference
 from ..job import Job
 from ..recorder import Recorder
 from ..wire import MessageRun
@@ -51,7 +52,7 @@ class Executor:
 
     def _perform_natively(self, job: Job) -> None:
         levels, native = self.levels, self.levels.native
-        trouble: MismatchError | tuple[int, bytes] | None
+        trouble: MismatchError | Difference | None
         plan = native.known(job) or levels.plan(job)
         try:
             trouble = native.perform(plan, job)

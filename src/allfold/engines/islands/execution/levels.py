@@ -160,8 +160,7 @@ class Levels:
         slots = min(_AHEAD + 1, max(len(one.parts) for one in stages)) if bytes else 0
         work = [self.scratch(f"work {slot}", bytes) for slot in range(slots)]
         along = made is not None
-        # Where data come from the root, leaders send before a collective of the island has compared its ranks' calls. But all
-        # ranks wait for one behind it.
+        # Where data come from the root, leaders send before a collective of the island has compared its ranks' calls.
         first = along and COLLECTIVES[job.call.collective].starts.root_only
         waits = self._waits_for_leader(job, stages[0]) and not first
         return self.native.plan(job, stages, work, along=along, compares_first=first, waits_for_leader=waits)

@@ -33,7 +33,7 @@ from ....programs.messages import (
 )
 from ....programs.versions import INPUT, OUTPUT
 from ...buffer import Flat
-from ..agreement import DIGEST_BYTES
+from ..agreement import DIGEST_BYTES, Difference
 from ..job import Job
 from ..roster import Roster, Shared
 
@@ -133,8 +133,8 @@ class NativeRuns:
             self.direct.keep(job.packed, name, made)
         return made
 
-    def perform(self, plan: _native.CallPlan, job: Job) -> tuple[int, bytes] | None:
-        """Make a call. If the leader of another island makes a different one, returns its rank and its header."""
+    def perform(self, plan: _native.CallPlan, job: Job) -> Difference | None:
+        """Make a call. Returns how the leader of another island differs, if one does."""
         op = 0 if job.call.op is None else _OPS[job.call.op.name]
         arrays = job.input, job.output, job.dtype.name
         return _native.perform_between_islands(self.links, plan, *arrays, op, job.digest + job.packed, job.deadline)
