@@ -32,8 +32,8 @@ struct Patience {
     uint32_t yields;
 
     static Patience for_ranks(uint32_t ranks);
-    // For ranks whose peers wait for another host: that takes long, and the thread that moves the data may need the
-    // core.
+    // For ranks whose peers wait for another host, where cores are scarce: that takes long, and the thread that moves
+    // the data may need the core.
     static constexpr Patience for_wires() { return {200, 2}; }
 };
 
