@@ -19,25 +19,24 @@ from allfold.symbolic import State
 from allfold.view.phases import phases_of
 from allfold.view.svg_elements import Value, element, number, picture, text, title
 from allfold.view.text import moves_as_text
+from allfold.view.tokens import TOKENS
 
 _BEGIN, _STEP, _END = 1.4, 1.7, 2.6  # seconds: before the first step, each step, and with the result
 _GO, _COME = 0.18, 0.72  # when moves leave and arrive, as parts of a step
 _ALWAYS = "0%"
 _FONT = "Helvetica, Arial, sans-serif"
-_RANKS = {  # as on the page: web/src/palette.ts
-    "light": ("#3f74b5", "#e08214", "#2a9d78", "#c2477f", "#7a5fb5", "#b59a1f", "#3aa6c9", "#a8492f"),
-    "dark": ("#6f9fe0", "#f2a145", "#4cc49c", "#e277a8", "#a890e0", "#d6bf4d", "#67cbe8", "#d97c60"),
-}
-_THEMES = {
-    "light": {
-        "ground": "#ffffff", "ink": "#20242a", "soft": "#59626e", "line": "#cfccc5", "cell": "#f3f2ef",
-        "reduce": "#27313d", "copy": "#6f7d8d", "good": "#19734f", "done": "#e6f3ec", "chip": "#ffffff",
-    },
-    "dark": {
-        "ground": "#0d1117", "ink": "#e6e9ed", "soft": "#a2abb7", "line": "#3b434d", "cell": "#22272d",
-        "reduce": "#dde3ea", "copy": "#8b98a8", "good": "#58c796", "done": "#1b2f27", "chip": "#1a1e23",
-    },
-}  # fmt: skip
+_RANKS = TOKENS["ranks"]
+_GROUND = {"light": TOKENS["light"]["surface"], "dark": "#0d1117"}  # as GitHub's own page: the README stands there
+
+
+def _theme(name: str) -> dict[str, str]:
+    names = {
+        "ink": "ink", "soft": "ink-2", "line": "line-2", "cell": "cell", "reduce": "reduce", "copy": "copy",
+        "good": "good", "done": "good-soft", "chip": "surface",
+    }  # fmt: skip
+    return {"ground": _GROUND[name], **{ours: TOKENS[name][token] for ours, token in names.items()}}
+
+
 _WIDE, _HIGH, _LEFT, _TOP = 58.0, 44.0, 330.0, 74.0
 _CENTRE, _RADIUS, _SPOT = (140.0, 164.0), 84.0, 19.0
 
@@ -77,7 +76,7 @@ class _Film:
 
     def __post_init__(self) -> None:
         self.width = self.schedule.chunks + self.schedule.scratch
-        self.colours = _THEMES[self.theme]
+        self.colours = _theme(self.theme)
         self.seconds = _BEGIN + self.schedule.steps * _STEP + _END
 
     # Time ------------------------------------------------------------------------------------------------------------

@@ -90,6 +90,8 @@ def questions(mutants: int, seed: int) -> Iterator[dict[str, Any]]:
             ranks, root = (4, 8)[place % 2], "&root=1" if find_collective(collective).rooted else ""
             words = f"collective={collective}&algorithm={name}&ranks={ranks}{root}&size=1048576"
             yield {"path": f"/api/entry?{words}&topology={(TOPOLOGY, 'torus', 'dgx1')[place % 3]}"}
+            made = schedule(collective, name, ranks, 1 if root else None)
+            yield {"path": "/api/msccl", "body": {"schedule": made.to_json()}}
     for ranks in ("2,3,4", "8"):
         yield {"path": f"/api/table?collective=all_reduce&topology={TOPOLOGY}&ranks={ranks}"}
     for lesson in lessons():

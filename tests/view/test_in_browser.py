@@ -59,6 +59,11 @@ def test_an_entry_and_the_table_are_those_of_the_studio(page: Page) -> None:
     assert found["answer"] == json.loads(Answers().table("scan", "laptop", [2, 3]))
 
 
+def test_an_export_is_that_of_the_studio(page: Page) -> None:
+    body = {"schedule": allfold.schedule("all_reduce", "two_level", 8).to_json()}
+    assert asked(page, "/api/msccl", body)["answer"] == json.loads(Answers().msccl(body))
+
+
 def test_verdicts_name_the_first_wrong_root_and_where(page: Page) -> None:
     code = (
         "from allfold import copy\n\ndef flat(ranks, root):\n"

@@ -21,6 +21,7 @@ from allfold import Schedule
 from allfold.cli import choose, main
 from allfold.cli.show.film import frames
 from allfold.collectives import COLLECTIVES, NOTHING
+from allfold.export.msccl.msccl import write as write_msccl
 from allfold.price import find_topology
 from allfold.price.cost.plan import plan
 from allfold.price.simulate.simulate import simulate
@@ -280,6 +281,19 @@ def test_the_document_has_what_the_page_expects() -> None:
     assert [(row["collective"], row["algorithm"]) for row in page["catalogue"]] == EVERY
     assert all(row["summary"] and row["rooted"] == COLLECTIVES[row["collective"]].rooted for row in page["catalogue"])
     assert [one["name"] for one in page["topologies"]] == ["hosts:ranks_per_host=4"]
+
+
+def test_a_file_holds_its_schedules_as_allfold_export_writes_them() -> None:
+    page = page_of(af.schedule("all_reduce", "ring", 4), table_ranks=[])
+    assert len(page["entries"]) > 5
+    for one in page["entries"]:
+        assert one["msccl"] == {"text": write_msccl(Schedule.from_json(one["schedule"]))}
+    (large,) = page_of(af.schedule("all_reduce", "ring", 33), others=[], table_ranks=[])["entries"]
+    assert "allfold export ring --collective all_reduce --ranks 33 --to msccl-xml" in large["msccl"]["error"]
+    (none,) = page_of(af.schedule("scan", "hillis_steele", 4), others=[], table_ranks=[])["entries"]
+    with pytest.raises(af.UsageError) as error:
+        write_msccl(af.schedule("scan", "hillis_steele", 4))
+    assert none["msccl"] == {"error": str(error.value)}
 
 
 def test_a_page_of_two_schedules_opens_with_their_comparison(call: Call, tmp_path: Path) -> None:

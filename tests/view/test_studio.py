@@ -28,6 +28,7 @@ import pytest
 import allfold as af
 from allfold import Schedule
 from allfold.cli import main
+from allfold.export.msccl.msccl import write as write_msccl
 from allfold.launch.sandbox import CodeError
 from allfold.registry import find_algorithm
 from allfold.studio.answers import Answers, topology_of
@@ -165,6 +166,24 @@ def test_the_table_is_priced(studio: Studio) -> None:
     assert all(row["topology"] == "laptop" and len(row["winners"]) == len(row["sizes"]) for row in rows)
     status, refused, _ = studio.ask("/api/table?collective=all_reduce&topology=/etc/hosts&ranks=3")
     assert status == 400 and "knows no topology" in refused["error"]["message"]
+
+
+def test_a_schedule_is_exported_as_allfold_export_writes_it(studio: Studio) -> None:
+    made = af.schedule("all_gather", "ring", 5)
+    status, found, _ = studio.ask("/api/msccl", {"schedule": made.to_json()})
+    assert status == 200 and found["text"] == write_msccl(made)
+    wrong = made.to_json()
+    wrong["steps"] = wrong["steps"][:-1]
+    for schedule, expected in (
+        (wrong, "instead of slice 1"),
+        ({}, "this is not a schedule"),
+        (None, "this is not a schedule"),
+    ):
+        status, found, _ = studio.ask("/api/msccl", {"schedule": schedule})
+        assert status == 400 and expected in found["error"]["message"], found
+    large = af.schedule("all_reduce", "direct", 144)
+    with pytest.raises(af.UsageError, match="41,184 moves; the studio exports up to 40,000"):
+        Answers().msccl({"schedule": large.to_json()})
 
 
 def test_a_run_is_recorded(studio: Studio) -> None:

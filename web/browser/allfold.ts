@@ -47,10 +47,12 @@ export function found(...given: string[]): { address: string; file: string } {
 
 const digestOf = (given: string[]): string => createHash("sha1").update(given.join("\0")).digest("hex").slice(0, 12);
 
+/** What the program prints. */
+export const program = (...given: string[]): string => execFileSync(PROGRAM, given, { encoding: "utf8" });
+
 /** What `allfold plan ARGUMENTS --size 1M` says. */
 export function planned(...given: string[]): { winner: string } {
-  const said = execFileSync(PROGRAM, ["plan", ...given, "--size", "1M", "--json"], { encoding: "utf8" });
-  return JSON.parse(said) as { winner: string };
+  return JSON.parse(program("plan", ...given, "--size", "1M", "--json")) as { winner: string };
 }
 
 export function written(name: string, text: string): string {

@@ -1,7 +1,7 @@
 /** Two schedules beside each other, and numbers that travel. */
 
 import { readFileSync } from "node:fs";
-import { expect, exported, test } from "./allfold";
+import { expect, exported, program, test } from "./allfold";
 
 let address: string;
 
@@ -66,6 +66,11 @@ test("data and clips are files for other programs", async ({ page }) => {
   ]);
   const schedule = JSON.parse(readFileSync(await data.path(), "utf8")) as { algorithm: string };
   expect(schedule.algorithm).toBe("ring");
+  const [msccl] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByLabel("Save data").selectOption("MSCCL XML"),
+  ]);
+  expect(readFileSync(await msccl.path(), "utf8")).toBe(program("export", "ring", "--ranks", "4", "--to", "msccl-xml"));
   const [clip] = await Promise.all([
     page.waitForEvent("download"),
     page.getByRole("button", { name: "clip", exact: true }).click(),

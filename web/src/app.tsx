@@ -16,7 +16,7 @@ import { savePng, saveSvg } from "./save";
 import { wantedIn } from "./search";
 import { Hero, Price, Starting } from "./site/front";
 import { Lights } from "./site/lights";
-import { current, inBrowser, inStudio, opponent } from "./source";
+import { asMsccl, current, inBrowser, inStudio, opponent } from "./source";
 import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
 import { ThemeButton, useTheme } from "./theme";
 import { messageOf, moment, percent, plural, seconds } from "./words";
@@ -161,16 +161,29 @@ function View(props: { name: string; entry: Entry; step: number; moving: boolean
 function Save(props: { entry: Entry; id: string; file: string; caption: string; films: boolean }): JSX.Element {
   const { entry, id, file, caption } = props;
   const [filmed, setFilmed] = useState<number | null>(null);
+  const [writing, setWriting] = useState(false);
   const { collective, algorithm, ranks } = entry.schedule;
   const name = `${collective}-${algorithm}-${ranks}`;
   const film = async (): Promise<void> => {
     await saveClip(id, file, caption, setFilmed);
     setFilmed(null);
   };
-  const data: Record<string, () => [text: string, ending: string]> = {
+  const data: Record<string, () => [text: string | Promise<string>, ending: string]> = {
     "schedule (JSON)": () => [asJson(entry), "json"],
+    "MSCCL XML": () => [asMsccl(entry), "xml"],
     "messages (CSV)": () => [asCsv(happeningOf(entry, state.value.clock)), "csv"],
     "trace (Perfetto)": () => [asTrace(happeningOf(entry, state.value.clock)), "trace.json"],
+  };
+  const saveData = async (what: string): Promise<void> => {
+    notice.value = null;
+    setWriting(true);
+    try {
+      const [text, ending] = data[what]();
+      download(new Blob([await text]), `${name}.${ending}`);
+    } catch (error) {
+      notice.value = messageOf(error);
+    }
+    setWriting(false);
   };
   return (
     <span class="save">
@@ -185,14 +198,13 @@ function Save(props: { entry: Entry; id: string; file: string; caption: string; 
         aria-label="Save data"
         value=""
         onChange={(event) => {
-          const chosen = data[event.currentTarget.value];
+          const what = event.currentTarget.value;
           event.currentTarget.value = "";
-          if (!chosen) return;
-          const [text, ending] = chosen();
-          download(new Blob([text]), `${name}.${ending}`);
+          if (what) void saveData(what);
         }}
+        disabled={writing}
       >
-        <option value="">data</option>
+        <option value="">{writing ? "writing …" : "data"}</option>
         {Object.keys(data).map((what) => (
           <option key={what}>{what}</option>
         ))}

@@ -202,6 +202,8 @@ export interface Entry {
   cut?: Cut | null;
   bottleneck?: { link: string; sentence: string } | null;
   recording?: { events: TraceEvent[] } | null;
+  /** In files: the schedule as MSCCL XML, or why there is none. The studio writes it when it is asked for. */
+  msccl?: { text?: string; error?: string };
 }
 
 /** An algorithm on a network of ports only, as shares of the buffer: see `src/allfold/view/wins.py`. */

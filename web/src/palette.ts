@@ -55,30 +55,10 @@ export function inkOn(colour: string): string {
 
 type Colour = [number, number, number];
 
-const HEAT: Record<"light" | "dark", Colour[]> = {
-  light: [
-    [214, 223, 235],
-    [132, 174, 218],
-    [52, 108, 180],
-    [17, 45, 100],
-  ],
-  dark: [
-    [47, 60, 78],
-    [62, 104, 158],
-    [112, 166, 228],
-    [206, 230, 255],
-  ],
-};
-const FULLNESS: Record<"light" | "dark", Colour[]> = {
-  light: [
-    [236, 238, 242],
-    [52, 101, 168],
-  ],
-  dark: [
-    [38, 45, 54],
-    [111, 159, 224],
-  ],
-};
+const colours = (list: string[]): Colour[] =>
+  list.map((one) => [1, 3, 5].map((at) => parseInt(one.slice(at, at + 2), 16)) as Colour);
+const HEAT = { light: colours(tokens.heat.light), dark: colours(tokens.heat.dark) };
+const FULLNESS = { light: colours(tokens.fullness.light), dark: colours(tokens.fullness.dark) };
 
 /** How much a link is used: one hue, darker on light backgrounds, brighter on dark ones. Red is reserved for errors. */
 export function heat(share: number): string {

@@ -394,6 +394,17 @@ export async function measure(): Promise<void> {
   arrivals.value++;
 }
 
+/** The schedule as MSCCL XML, as Python writes it: `allfold export --to msccl-xml`. */
+export async function asMsccl(entry: Entry): Promise<string> {
+  const { text, error } =
+    entry.msccl ??
+    (inStudio()
+      ? await request<{ text: string; error?: string }>("/api/msccl", { schedule: entry.schedule })
+      : { error: "A wrong schedule is not exported." });
+  if (text === undefined) throw new Error(error);
+  return text;
+}
+
 const priced = new Set<string>();
 
 /** Cases for numbers of ranks that are not here; each is asked for once. */

@@ -19,6 +19,7 @@ from ..price.topology.without import without
 from ..search.find import PROVING, find
 from ..search.found import Found
 from ..search.together import FoundTogether
+from ..view.tokens import TERMINAL
 from ..wording import counted, format_size, one_rank_count, parse_size, ranges
 from .terminal import progress, write_json, write_lines, write_table
 
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
     of_size = f" of {format_size(size)}" if found.schedule.promise.carries_data else ""
     title = f"{collective}{of_size} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
-    write_lines([Text(title, style="bold"), *_facts(found, topology)], arguments.color)
+    write_lines([Text(title, style=TERMINAL["title"]), *_facts(found, topology)], arguments.color)
     _write_frontier(found, arguments.color)
     return 0
 
@@ -102,7 +103,7 @@ def _write_together(found: FoundTogether, arguments: argparse.Namespace) -> int:
     times = "" if found.ratio is None else f": {found.ratio:.4g} times the least"
     segments = f", {found.segments:,} segments" if found.segments > 1 else ""
     ended = "" if found.complete else "; stopped early, and more time may find better ones"
-    write_lines([Text(head, style="bold")], arguments.color)
+    write_lines([Text(head, style=TERMINAL["title"])], arguments.color)
     rows = [
         [str(number), ranges(group), one.algorithm, f"{one.chunks:,}", str(one.steps), duration(alone)]
         for number, (group, one, alone) in enumerate(zip(found.groups, found.schedules, found.alone, strict=True))

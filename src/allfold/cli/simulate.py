@@ -20,6 +20,7 @@ from ..price.topology.parse import find_topology
 from ..schedules import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
+from ..view.tokens import TERMINAL
 from ..wording import counted, parse_size
 from .choose import Choice, choose, counts_of, ranks_of
 from .terminal import bar, progress, width, write_json, write_lines
@@ -51,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(timeline.to_json())
         return 0
-    write_lines([Text(title(schedule), style="bold"), *_facts(schedule, timeline, counts), Text()], arguments.color)
+    write_lines(
+        [Text(title(schedule), style=TERMINAL["title"]), *_facts(schedule, timeline, counts), Text()], arguments.color
+    )
     write_lines(timeline_as_text(timeline, width()), arguments.color)
     return 0
 

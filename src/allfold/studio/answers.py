@@ -19,6 +19,7 @@ from ..price.topology.machines import CONSTRUCTORS
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..registry import find_algorithm, schedule
+from ..schedules import Schedule
 from ..view import TOPOLOGY
 from ..view.entry import NO_TOPOLOGY, check_size, entry, within
 from ..view.page import SIZE, TABLE_RANKS, document, planned
@@ -27,6 +28,7 @@ from .edit import MOST_CODE, Limits, Prover, Workers
 
 MOST_RANKS = 1024
 MOST_MOVES = 2_200_000  # a ring of 1,024 ranks
+MOST_EXPORTED = 40_000  # moves; takes a few seconds
 PROVED = 17  # ranks, up to which edited code is proved
 _MOST_TABLE_RANKS = 256
 _MOST_PLACES = 65_536
@@ -82,6 +84,18 @@ class Answers:
             _check_ranks(ranks, 1, PROVED, "the studio proves edited code for")
         question = {**self._question({**request, "ranks": max(many)}), "many": many}
         return self._answer(None, lambda: self.workers.prove(question, self.limits))
+
+    def msccl(self, request: dict[str, Any]) -> bytes:
+        """The schedule of the request as MSCCL XML, in `text`: what `allfold export --to msccl-xml` writes."""
+        from ..export.msccl.msccl import write  # only here: edits are proved without it
+
+        made = Schedule.from_json(request.get("schedule") or {})
+        if made.moves > MOST_EXPORTED:
+            raise UsageError(
+                f"{made.moves:,} moves; the studio exports up to {MOST_EXPORTED:,}, allfold export any number"
+            )
+        key = json.dumps(["msccl", made.digest.hex(), made.algorithm])
+        return self._answer(key, lambda: {"text": write(made)})
 
     def _question(self, request: dict[str, Any]) -> dict[str, Any]:
         code = request.get("code")

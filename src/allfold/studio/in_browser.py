@@ -80,7 +80,9 @@ class Page:
             {"path": "/api/prove", "body": {**case, "many": [1, 2]}},
             {"path": f"/api/entry?collective=all_reduce&algorithm=ring&ranks=4&topology={TOPOLOGY}&size=1024"},
         ):
-            self.answer(json.dumps(question))
+            found = self.answer(json.dumps(question))
+        made = json.loads(found)["answer"]["schedule"]
+        self.answer(json.dumps({"path": "/api/msccl", "body": {"schedule": made}}))
 
     def answer(self, question: str, ran: Callable[[], None] = lambda: None) -> str:
         """The answer to `{"path": "/api/…", "body": …, "files": {…}}`, as the server would give it, in `answer`, with the

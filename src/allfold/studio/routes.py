@@ -10,7 +10,7 @@ from ..errors import UsageError
 from .answers import Answers
 from .lessons import Lessons
 
-POSTED = ("/api/edit", "/api/prove", "/api/measure", "/api/learn")
+POSTED = ("/api/edit", "/api/prove", "/api/measure", "/api/learn", "/api/msccl")
 """Addresses of questions that come with a document."""
 
 
@@ -49,6 +49,8 @@ class Api:
             return _as_json(self.lessons.act(request))
         if path == "/api/measure":
             return self.answers.measure(request)
+        if path == "/api/msccl":
+            return self.answers.msccl(request)
         return self.answers.prove(request) if path == "/api/prove" else self.answers.edit(request)
 
 

@@ -16,6 +16,7 @@ An entry is plain JSON. Besides the schedule's own fields it holds
     pairs                 bytes between pairs of ranks, and the links (as indices into `links`) that they take
     cut                   the ranks that can send no more to the rest than some links let through, if that is known
     recording             a real run, instruction by instruction
+    msccl                 in files: `text`, the schedule as MSCCL XML, or `error`, why there is none (`page.page_of` adds it)
 
 The page invents no numbers: everything it draws is in here.
 """

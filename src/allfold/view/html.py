@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..errors import AllfoldError
-from .svg_elements import TOKENS
+from .tokens import TOKENS
 
 _FILE = """\
 <!doctype html>

@@ -15,6 +15,7 @@ from ..schedules import Schedule
 from ..symbolic import Folds
 from . import WIDTH
 from .text import title
+from .tokens import TERMINAL
 
 _MOST_LINES, _MOST_STEPS = 40, 40  # of numbers that move, of steps; beyond, the rest is counted
 _SIGNS = {"sum": " + ", "avg": " + ", "product": " × ", "band": " & ", "bor": " | ", "bxor": " ^ "}
@@ -56,18 +57,20 @@ def draw_numbers(
     operation = find_op(op)
     whole = op != "avg" and all(number.is_integer() for row in values for number in row)
     replay = Replay(schedule, [np.array(row, np.int64 if whole else np.float64) for row in values], operation)
-    yield Text(title(schedule), style="bold")
-    yield Text(f"  numbers, combined by {operation.name}" if schedule.promise.reduces else "  numbers", style="dim")
+    yield Text(title(schedule), style=TERMINAL["title"])
+    yield Text(
+        f"  numbers, combined by {operation.name}" if schedule.promise.reduces else "  numbers", style=TERMINAL["quiet"]
+    )
     yield Text()
-    yield Text("at the start", style="blue")
+    yield Text("at the start", style=TERMINAL["label"])
     yield from _grid(replay, frozenset())
     while not replay.done:
         if not full and replay.step >= _MOST_STEPS:
             yield Text()
-            yield Text(f"…  {schedule.steps - replay.step} more steps (--full shows them)", style="dim")
+            yield Text(f"…  {schedule.steps - replay.step} more steps (--full shows them)", style=TERMINAL["quiet"])
             return
         yield Text()
-        yield Text(f"step {replay.step + 1}", style="blue")
+        yield Text(f"step {replay.step + 1}", style=TERMINAL["label"])
         before = [replay.row(rank) for rank in range(schedule.ranks)]
         folds = replay.advance()
         yield from _sums(replay, before, folds, operation, full)
@@ -98,7 +101,7 @@ def _sums(replay: Replay, before: list[list[Any]], folds: Folds, op: Op, full: b
             line = f"{op.name} of {', '.join(words)} = {result}"
         yield Text.assemble((where, "blue"), line)
     if not full and many > _MOST_LINES:
-        yield Text(f"  …  {many - _MOST_LINES} more (--full shows them)", style="dim")
+        yield Text(f"  …  {many - _MOST_LINES} more (--full shows them)", style=TERMINAL["quiet"])
 
 
 def _is_last(replay: Replay, rank: int, chunk: int) -> bool:
@@ -114,15 +117,15 @@ def _grid(replay: Replay, changed: frozenset[int]) -> Iterator[Text]:
         heads = "".join(
             f"{'  ' if chunk == schedule.chunks else ''}  {chunk:>{wide[chunk]}} " for chunk in range(width)
         )
-        yield Text(f"  {'chunk':<8}{heads.rstrip()}", style="blue")
+        yield Text(f"  {'chunk':<8}{heads.rstrip()}", style=TERMINAL["label"])
     for rank, row in enumerate(cells):
         line = Text.assemble((f"  {f'rank {rank}':<8}", "blue"))
         for chunk, content in enumerate(row):
             new = rank * width + chunk in changed
-            line.append(" │" if chunk == schedule.chunks else "", style="dim")
+            line.append(" │" if chunk == schedule.chunks else "", style=TERMINAL["quiet"])
             line.append(
                 f" {'[' if new else ' '}{content:>{wide[chunk]}}{']' if new else ' '}",
-                style="bold yellow" if new else "",
+                style=TERMINAL["new"] if new else "",
             )
         line.rstrip()
         yield line

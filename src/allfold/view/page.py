@@ -49,6 +49,7 @@ _OFFERED = (
 )
 _MOST_COUNTED = 128  # ranks; who wins where among more takes too long to price
 _MOST_MOVES = 20_000  # in total, of the collective's other algorithms that a file includes
+_MOST_EXPORTED = 2_000  # moves of a schedule that a file also includes as MSCCL XML
 _RIVALS = ("naive", "driver", "ring", "tree", "halving_doubling", "direct")
 _MOST_RIVALS = 3
 
@@ -168,21 +169,39 @@ def page_of(
         recording=recording,
         error=error,
     )
+    first |= _msccl(schedule, first)
     beside = [(one, {}) for one in others] if others is not None else _others(schedule, topology)
-    rest = [
-        entry(one, topology, size, topology_name=name, parameters=given)
-        for one, given in beside
-        if one.algorithm != schedule.algorithm
-    ]
+    rest = []
+    for one, given in beside:
+        if one.algorithm != schedule.algorithm:
+            made = entry(one, topology, size, topology_name=name, parameters=given)
+            rest.append(made | _msccl(one, made))
     unknown = schedule.algorithm not in algorithms(schedule.collective) or parameters
-    made = schedule if first["proof"]["ok"] and unknown else None
+    own = schedule if first["proof"]["ok"] and unknown else None
     counted = sorted({*table_ranks, *([schedule.ranks] if 2 <= schedule.ranks <= _MOST_COUNTED else [])})
     if schedule.promise.ends.in_pieces:
         counted = []  # a graph has its own number of ranks
-    cases = table(schedule.collective, everywhere, counted, name, made)
+    cases = table(schedule.collective, everywhere, counted, name, own)
     if others is not None:
         options.setdefault("rivals", [one["schedule"]["algorithm"] for one in rest][:_MOST_RIVALS])
     return document([first, *rest], cases=cases, **options)
+
+
+def _msccl(schedule: Schedule, made: dict[str, Any]) -> dict[str, Any]:
+    """The schedule as MSCCL XML, or why there is none: a page without a server can only hand on what it holds."""
+    if not made["proof"]["ok"]:
+        return {}
+    if schedule.moves > _MOST_EXPORTED:
+        command = f"allfold export {schedule.algorithm} --collective {schedule.collective} --ranks {schedule.ranks}"
+        return {
+            "msccl": {"error": f"This file does not hold it, which would be large: {command} --to msccl-xml writes it."}
+        }
+    from ..export.msccl.msccl import write
+
+    try:
+        return {"msccl": {"text": write(schedule)}}
+    except AllfoldError as error:
+        return {"msccl": {"error": str(error)}}
 
 
 def _others(schedule: Schedule, topology: Topology | None) -> list[tuple[Schedule, dict[str, Any]]]:

@@ -24,9 +24,12 @@ from .svg_elements import (
     EMPTY,
     GOOD,
     GOOD_GROUND,
+    HELD,
+    HELD_DONE,
     INK,
     QUIET,
     REDUCE,
+    SURFACE,
     WRONG,
     Value,
     element,
@@ -37,7 +40,7 @@ from .svg_elements import (
     title,
     width_of,
 )
-from .svg_grid import HELD, HELD_DONE, LABEL, MARK, Drawing
+from .svg_grid import LABEL, MARK, Drawing
 from .text import moves_as_text
 
 MOST_MARKS = 100_000
@@ -79,7 +82,7 @@ def figure(
         [
             title("; ".join(map(_heading, schedules))),
             element("desc", escape(_text_twin(schedules, flaws))),
-            element("rect", width=right, height=bottom, fill="#ffffff"),
+            element("rect", width=right, height=bottom, fill=SURFACE),
             *parts,
             *legend,
         ],
@@ -219,7 +222,7 @@ def _signs(schedules: Sequence[Schedule], drawn: str) -> Iterator[tuple[str, flo
         yield promised, 10.0, "holds what is promised"
     for reduces, color, words in ((True, REDUCE, "is combined"), (False, COPY, "is copied")):
         if f'stroke="{color}"' in drawn:
-            fill, dashes = (color, None) if reduces else ("#ffffff", DASHES)
+            fill, dashes = (color, None) if reduces else (SURFACE, DASHES)
             line = element("path", d="M0 4H11", stroke=color, stroke_width=0.9, stroke_dasharray=dashes)
             head = element("path", d="M15 4L10.6 5.9L10.6 2.1Z", fill=fill, stroke=color, stroke_width=0.7)
             yield line + head, 15.0, words

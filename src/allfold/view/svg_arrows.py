@@ -14,7 +14,7 @@ from math import hypot
 import numpy as np
 
 from ..schedules import Move, Schedule
-from .svg_elements import COPY, REDUCE, Value, element, number
+from .svg_elements import COPY, REDUCE, SURFACE, Value, element, number
 
 DASHES = "3 1.4"  # of a copy's line
 
@@ -61,7 +61,7 @@ def draw_arrows(moves: Iterable[Move], grid: CellGrid) -> tuple[list[str], list[
     behind: list[str] = []
     on_top: list[str] = []
     weight = 0.6 if len(moves) > 4 * len(grid.y) else 0.9  # thinner where all ranks send to all
-    for reduces, color, fill in ((False, COPY, "#ffffff"), (True, REDUCE, REDUCE)):
+    for reduces, color, fill in ((False, COPY, SURFACE), (True, REDUCE, REDUCE)):
         dashes = None if reduces else DASHES
         heads: list[str] = []
         for shape, layer in ((_beside, on_top), (_across, behind)):

@@ -6,25 +6,29 @@ Numbers are written to a hundredth; for other precision, pass a string.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from html import escape
-from importlib.resources import files
-from typing import Any
+
+from .tokens import TOKENS
 
 Value = str | float | None
 
-# What the page and figures have in common: colours and sizes, in a file that both read.
-TOKENS: dict[str, Any] = json.loads((files("allfold.view") / "tokens.json").read_text(encoding="utf-8"))
 _LIGHT: dict[str, str] = TOKENS["light"]
 
 INK, QUIET, RULE, EMPTY = (_LIGHT[name] for name in ("ink", "ink-2", "line-2", "mark-empty"))
+PAPER, SURFACE = _LIGHT["paper"], _LIGHT["surface"]
 LANE = _LIGHT["lane"]  # of a rank in space and time
 REDUCE, COPY = _LIGHT["reduce"], _LIGHT["copy"]  # moves have no hue: hues are for ranks and algorithms
 WARM = _LIGHT["warm"]  # the critical path
-ACCENT = _LIGHT["accent"]  # what came just now
+ACCENT, ACCENT_GROUND = _LIGHT["accent"], _LIGHT["accent-soft"]  # what came just now
 GOOD, GOOD_GROUND = _LIGHT["good"], _LIGHT["good-soft"]  # as promised
+HELD, HELD_DONE = _LIGHT["accent-pale"], _LIGHT["good-pale"]  # what was there before, paler than what came just now
 WRONG = _LIGHT["bad"]
+
+
+TEXT, SENTENCE = (float(TOKENS["sizes"][name].removesuffix("px")) for name in ("text", "sentence"))
+FONT: dict[str, Value] = {"font_family": "system-ui, sans-serif", "font_size": TEXT, "fill": INK}
+"""Attributes of the text of a picture."""
 
 
 def hue_of(algorithm: str) -> str:

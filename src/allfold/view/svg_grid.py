@@ -15,9 +15,12 @@ from .svg_elements import (
     EMPTY,
     GOOD,
     GOOD_GROUND,
+    HELD,
+    HELD_DONE,
     INK,
     QUIET,
     RULE,
+    SURFACE,
     WRONG,
     element,
     group,
@@ -26,15 +29,14 @@ from .svg_elements import (
     width_of,
 )
 
-HELD, HELD_DONE = "#a3b9dd", "#8cbfa6"  # paler than what came just now
 MARK, BETWEEN = 6.0, 1.5
 LABEL = 32.0  # room for `rank 0` on the left
 _HEAD, _PADDING, _ROWS_APART, _SCRATCH = 25.0, 3.0, 7.0, 8.0
 
 _BOXES = {
-    "cells": ("#ffffff", RULE, 0.6),
+    "cells": (SURFACE, RULE, 0.6),
     "cells done": (GOOD_GROUND, HELD_DONE, 0.8),
-    "cells new": ("#ffffff", ACCENT, 1.3),
+    "cells new": (SURFACE, ACCENT, 1.3),
     "cells new done": (GOOD_GROUND, GOOD, 1.3),
 }
 _FILLS = {"none": EMPTY, "held": HELD, "new": ACCENT, "held done": HELD_DONE, "new done": GOOD}
@@ -160,7 +162,7 @@ class Drawing:
                 is_new, done = cell in changed, after.keeps(self.promised, rank, chunk)
                 fill = (GOOD if done else ACCENT) if is_new else (HELD_DONE if done else HELD)
                 kind = ("new" if is_new else "held") + (" done" if done else "")
-                wide, high, ink = self.grid.wide, self.grid.high, "#ffffff" if is_new else INK
+                wide, high, ink = self.grid.wide, self.grid.high, SURFACE if is_new else INK
                 place = {"x": x + 2, "y": y + 2, "width": wide - 4, "height": high - 4, "rx": 1.5}
                 middle = {"x": x + wide / 2, "y": y + high / 2 + 2.8, "font_size": 8}
                 name = text(name_of(self.schedule, int(after.datum[cell])), **middle, text_anchor="middle", fill=ink)
@@ -175,7 +177,7 @@ class Drawing:
         yield (
             element("path", class_="flaw", d=_box(x, y, wide, high), fill="none", stroke=WRONG, stroke_width=2)
             + element("circle", cx=x + wide, cy=y, r=5, fill=WRONG)
-            + element("path", d=cross, stroke="#ffffff", stroke_width=1.2)
+            + element("path", d=cross, stroke=SURFACE, stroke_width=1.2)
         )
 
 

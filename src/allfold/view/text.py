@@ -20,10 +20,13 @@ from ..schedules import Schedule
 from ..symbolic import State, name_of
 from ..wording import counted
 from . import WIDTH
+from .tokens import TERMINAL
 
 _DIGITS = 10  # up to this many ranks, each contributor has a digit and a place of its own
 _STEPS, _LINES_OF_MOVES, _ROWS, _COLUMNS = 40, 4, 32, 32  # beyond these, the middle is left out
-_TITLE, _LABEL, _QUIET, _NEW, _DONE, _REDUCE, _COPY = "bold", "blue", "dim", "bold yellow", "green", "magenta", "cyan"
+_TITLE, _LABEL, _QUIET, _NEW, _DONE, _REDUCE, _COPY = (
+    TERMINAL[name] for name in ("title", "label", "quiet", "new", "good", "reduce", "copy")
+)
 
 
 def moves_as_text(schedule: Schedule, width: int = WIDTH, full: bool = False) -> str:

@@ -11,12 +11,13 @@ from rich.text import Text
 
 from ..price.cost.plan import duration
 from ..price.simulate.timeline import Timeline
-from .svg_elements import COPY, INK, LANE, QUIET, REDUCE, RULE, WARM, element, group, picture, text, title
+from .svg_elements import COPY, INK, LANE, QUIET, REDUCE, RULE, SURFACE, WARM, element, group, picture, text, title
+from .tokens import TERMINAL
 
 RANKS, MESSAGES = 32, 20_000
 """With more ranks than this, only the first are drawn; the same for messages."""
 
-_BOLD, _QUIET, _LABEL = "bold yellow", "dim", "blue"
+_BOLD, _QUIET, _LABEL = (TERMINAL[name] for name in ("critical", "quiet", "label"))
 _SIGNS = {(True, True): "█", (True, False): "▀", (False, True): "▄"}
 
 
@@ -85,7 +86,7 @@ text.title {{ font-weight: bold; }}
 """
 _HATCHING = (
     '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    f'<rect width="6" height="6" fill="#fff"/><rect width="2" height="6" fill="{RULE}"/></pattern></defs>'
+    f'<rect width="6" height="6" fill="{SURFACE}"/><rect width="2" height="6" fill="{RULE}"/></pattern></defs>'
 )
 
 
@@ -115,7 +116,7 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
     lines = [
         title(heading) + element("style", style),
         _HATCHING,
-        element("rect", width=_WIDE, height=high, fill="#fff"),
+        element("rect", width=_WIDE, height=high, fill=SURFACE),
         text(heading, x=_LEFT, y=24, class_="title"),
         *_legend(),
     ]

@@ -7,7 +7,21 @@ from math import ceil
 
 from ..price.topology.this_machine import Cache, Core, Machine, MemoryNode
 from ..wording import ranges
-from .svg_elements import element, picture, text, width_of
+from .svg_elements import (
+    ACCENT_GROUND,
+    EMPTY,
+    FONT,
+    GOOD_GROUND,
+    PAPER,
+    QUIET,
+    RULE,
+    SENTENCE,
+    SURFACE,
+    element,
+    picture,
+    text,
+    width_of,
+)
 
 _Tree = tuple[str, list["_Tree"]]
 
@@ -171,31 +185,30 @@ def drawing_as_svg(machine: Machine) -> str:
         core_high = max(map(len, texts), default=1) * 18 + 14
         rows = -(-len(texts) // each)
         high = 30 + len(shared) * 30 + (24 if alike else 0) + rows * (core_high + gap) + 4
-        parts += _box(gap, y, wide - 2 * gap, high, "#eef4fb", [_node_title(machine, node)], bold=True)
+        parts += _box(gap, y, wide - 2 * gap, high, PAPER, [_node_title(machine, node)], bold=True)
         at = y + 30
         for cache in sorted(shared, key=lambda one: -one.level):
-            parts += _box(2 * gap, at, wide - 4 * gap, 24, "#d7e6f5", [f"L{cache.level} {amount(cache.size)}"])
+            parts += _box(2 * gap, at, wide - 4 * gap, 24, ACCENT_GROUND, [f"L{cache.level} {amount(cache.size)}"])
             at += 30
         if alike:
             parts.append(text(alike, x=2 * gap, y=at + 14))
             at += 24
         for place, lines in enumerate(texts):
             x = 2 * gap + place % each * (core_wide + gap)
-            parts += _box(x, at + place // each * (core_high + gap), core_wide, core_high, "#ffffff", lines)
+            parts += _box(x, at + place // each * (core_high + gap), core_wide, core_high, SURFACE, lines)
         y += high + gap
-    devices = [([f"GPU {gpu.number}", gpu.name], "#e3f3e1") for gpu in machine.gpus]
-    devices += [([card.name, f"{card.kind}, {rate(card.speed)}"], "#fbeedb") for card in machine.cards]
+    devices = [([f"GPU {gpu.number}", gpu.name], GOOD_GROUND) for gpu in machine.gpus]
+    devices += [([card.name, f"{card.kind}, {rate(card.speed)}"], EMPTY) for card in machine.cards]
     across = (wide - 4 * gap) // 3
     for place, (lines, color) in enumerate(devices):
         parts += _box(gap + place % 3 * (across + gap), y + place // 3 * (50 + gap), across, 50, color, lines)
     y += -(-len(devices) // 3) * (50 + gap)
     for sentence in machine.absent:
-        parts.append(text(sentence, x=gap, y=y + 14, fill="#666"))
+        parts.append(text(sentence, x=gap, y=y + 14, fill=QUIET))
         y += 22
-    ground = element("rect", width=wide, height=y + gap, fill="#fff")
-    heading = text(machine.processor, x=gap, y=32, font_size=16, font_weight="600")
-    style = {"font_family": "system-ui, sans-serif", "font_size": "13", "fill": "#222"}
-    return picture(wide, y + gap, [ground, heading, *parts], **style)
+    ground = element("rect", width=wide, height=y + gap, fill=SURFACE)
+    heading = text(machine.processor, x=gap, y=32, font_size=SENTENCE, font_weight="600")
+    return picture(wide, y + gap, [ground, heading, *parts], **FONT)
 
 
 def _room(line: str) -> int:
@@ -206,7 +219,7 @@ def _room(line: str) -> int:
 def _box(x: int, y: int, wide: int, high: int, fill: str, lines: Sequence[str], bold: bool = False) -> list[str]:
     top = y + min(19, (high + 10) // 2)  # a low box has its line in the middle
     return [
-        element("rect", x=x, y=y, width=wide, height=high, rx=6, fill=fill, stroke="#9ab"),
+        element("rect", x=x, y=y, width=wide, height=high, rx=6, fill=fill, stroke=RULE),
         *(
             text(line, x=x + 10, y=top + 18 * place, font_weight="600" if bold and place == 0 else None)
             for place, line in enumerate(lines)

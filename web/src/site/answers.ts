@@ -23,6 +23,7 @@ function course(): Promise<CourseData> {
 }
 
 const CHECK_LIMIT = 80_000; // milliseconds, as in the studio
+const EXPORT_LIMIT = 60_000; // allfold's own code, which ends
 
 /** The answer to one of the studio's addresses, or `{ error: … }`. */
 export async function askPage(address: string, body?: unknown): Promise<unknown> {
@@ -33,7 +34,7 @@ export async function askPage(address: string, body?: unknown): Promise<unknown>
   if (path === "/api/work") return workOn(await course(), name);
   if (path === "/api/learn") return act(await course(), body as Act);
   const kind = path === "/api/edit" ? "edit" : path === "/api/prove" ? "prove" : "";
-  const limit = path === "/api/prove" ? 4 * 5_000 : undefined;
+  const limit = path === "/api/prove" ? 4 * 5_000 : path === "/api/msccl" ? EXPORT_LIMIT : undefined;
   return unwrapped(await ask(address, body, { kind, limit }));
 }
 

@@ -1,6 +1,7 @@
 /** Where the bytes go: the topology with links as wide as their traffic; a matrix of ranks if it is large. */
 
 import type { JSX } from "preact";
+import { signal } from "@preact/signals";
 import type { Entry, LinkJson } from "../document";
 import { Key, lights, Picture, Scale, Twin, type Drawn } from "../picture";
 import { colourOf, fullness, heat, inkOn } from "../palette";
@@ -10,9 +11,11 @@ import { replayOf, routesOf } from "../source";
 import { go, state } from "../state";
 import { bytes, percent, seconds } from "../words";
 import { alikeOf, Busiest, carriedSoFar, inUse, LISTED, namesOf, use } from "./busiest";
-import { placed } from "./drawing";
+import { numberedAs, type Alone } from "./classes";
+import { placed, type Drawing } from "./drawing";
 import { cutSentence, Follow, followedChunks, followedCut, followedTree, TreePicture } from "./follow";
 import { drawMatrix, hostsOf } from "./matrix";
+import { Network, openedHost } from "./network";
 import { placesOf } from "./places";
 import type { View } from "./view";
 
@@ -33,8 +36,10 @@ export const view: View = {
   ],
 };
 
-const DRAWN = 16; // with more ranks than this, a matrix says more than a drawing,
-const DRAWN_WIRED = 64; // unless they are wired to each other, which a matrix does not show
+const DRAWN = 16; // with more ranks than this, links are shown by class,
+const DRAWN_WIRED = 64; // unless ranks are wired to each other, which classes do not show
+/** How a large network is shown: by class of link, or as the pairs of ranks that send. */
+const shownAs = signal<"classes" | "pairs">("classes");
 const UNUSED = 40; // more links than this that carry nothing would only be in the way
 
 function Bytes(props: { entry: Entry; step: number }): JSX.Element {
@@ -55,7 +60,10 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
       .slice(0, LISTED)
       .map((alike) => `${namesOf(alike)} carries ${bytes(alike[0].bytes)}${inUse(alike[0], duration)}.`),
   ];
-  const asMatrix = replay.ranks > (isWired(links) ? DRAWN_WIRED : DRAWN) || !entry.topology || !links.length;
+  const known = Boolean(entry.topology) && links.length > 0;
+  const isLarge = known && replay.ranks > (isWired(links) ? DRAWN_WIRED : DRAWN);
+  const byClass = isLarge && shownAs.value === "classes";
+  const asMatrix = !known || (isLarge && !byClass);
   const cut = followedCut(entry);
   if (cut) lines.unshift(cutSentence(entry, cut));
   return (
@@ -72,15 +80,24 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
         entry.bottleneck && !followedTree(entry) && <p class="bottleneck">{entry.bottleneck.sentence}</p>
       )}
       <p class="growing">{growing}</p>
-      <Picture
-        name="bytes"
-        least={asMatrix ? 0 : 26 * replay.ranks}
-        label={`Where the bytes go. ${lines[0] ?? "Bytes between pairs of ranks."}`}
-        draw={(width) =>
-          (asMatrix ? null : drawTopology(entry, replay, step, duration, width)) ??
-          drawMatrix(entry, replay, step, width)
-        }
-      />
+      {isLarge && <ShownAs />}
+      {byClass ? (
+        <Network
+          entry={entry}
+          traffic={{ sofar, now: linksOf(entry, replay, step), duration }}
+          draw={(alone, width) => drawTopology(entry, replay, step, duration, width, alone)}
+        />
+      ) : (
+        <Picture
+          name="bytes"
+          least={asMatrix ? 0 : 26 * replay.ranks}
+          label={`Where the bytes go. ${lines[0] ?? "Bytes between pairs of ranks."}`}
+          draw={(width) =>
+            (asMatrix ? null : drawTopology(entry, replay, step, duration, width)) ??
+            drawMatrix(entry, replay, step, width)
+          }
+        />
+      )}
       <TreePicture entry={entry} step={step} />
       <p class="legend">
         {asMatrix ? (
@@ -92,6 +109,13 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
             />
             {hostsOf(entry, replay).length > 1 && <Key sign="swatch host">pairs within a host</Key>}
             {step > 0 && <Key sign="swatch fresh">used in this step</Key>}
+          </>
+        ) : byClass && openedHost(entry) === null ? (
+          <>
+            <Key sign="wedge">height: bytes{step ? " so far" : ""}, per class</Key>
+            {step > 0 && <Key sign="swatch coming">still to come</Key>}
+            {duration > 0 && <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />}
+            {step > 0 && <Key sign="line flowing">used in this step</Key>}
           </>
         ) : (
           <>
@@ -131,11 +155,39 @@ const sentOf = remembered((replay: Replay): number[] => {
 const isWired = (links: LinkJson[]): boolean =>
   placed(links, "dimension").length > 0 || placed(links, "from").length > 0;
 
-function drawTopology(entry: Entry, replay: Replay, step: number, duration: number, width: number): Drawn | null {
+function ShownAs(): JSX.Element {
+  return (
+    <div class="clocks" role="radiogroup" aria-label="Shown as">
+      {(["classes", "pairs"] as const).map((one) => (
+        <button
+          key={one}
+          type="button"
+          role="radio"
+          aria-checked={shownAs.value === one}
+          onClick={() => (shownAs.value = one)}
+        >
+          {one === "classes" ? "network by class" : "pairs of ranks"}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+/** The whole network, or one host of it alone. */
+function drawTopology(
+  entry: Entry,
+  replay: Replay,
+  step: number,
+  duration: number,
+  width: number,
+  alone?: Alone,
+): Drawn | null {
   const links = entry.links!;
-  const drawing = placesOf(entry.topology!, links, replay.ranks, width);
+  const drawing: Drawing | null = alone
+    ? numberedAs(alone, placesOf(alone.topology, alone.links, alone.ranks.length, width))
+    : placesOf(entry.topology!, links, replay.ranks, width);
   if (!drawing) return null;
-  const most = Math.max(...links.map((link) => link.bytes)) || 1;
+  const most = Math.max(...(alone?.links ?? links).map((link) => link.bytes)) || 1;
   const now = linksOf(entry, replay, step);
   const sofar = sofarOf(entry, step);
   const wide = (bytes: number): number => (bytes ? 1.4 + (drawing.widest - 1.4) * (bytes / most) : 1);
@@ -149,8 +201,8 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
   const cut = followedCut(entry) !== null;
   const halo = new Set(followedCut(entry)?.ranks ?? [followedTree(entry)?.root ?? -1]);
   const narrowest = lit ? undefined : entry.bottleneck?.link;
-  // Those that are just as busy are outlined just so.
-  const limit = links.find((link) => link.name === narrowest)?.seconds || Infinity;
+  // Those that are just as busy are outlined just so; where that is more than a third of all, an outline says nothing.
+  const limit = limitOf(links, narrowest);
   const content = (
     <>
       {drawing.boxes.map((box, i) => (
@@ -234,6 +286,14 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
     </>
   );
   return { width, height: drawing.height, content };
+}
+
+/** The seconds from which a link is outlined as the bottleneck. */
+function limitOf(links: LinkJson[], narrowest: string | undefined): number {
+  const limit = links.find((link) => link.name === narrowest)?.seconds || Infinity;
+  const used = links.filter((link) => link.bytes);
+  const alike = used.filter((link) => link.seconds >= limit * (1 - 1e-9));
+  return alike.length > Math.max(4, used.length / 3) ? Infinity : limit;
 }
 
 /** The names of the links of the followed cut or chunks; null if nothing is followed. */

@@ -19,17 +19,28 @@ interface Gestures {
   zoom: (factor: number, at?: { time: number; rank: number }) => void;
   pan: (time: number, ranks: number) => void;
   next: (by: number) => void;
+  /** Whether a drag selects; with Shift it always does. */
+  selects: boolean;
+  select: (one: Moment, other: Moment) => void;
+  grow: (time: number, ranks: number) => void;
 }
 
-/** One pointer drags, two pinch; the wheel zooms with Ctrl, or when the picture has the focus. */
+interface Moment {
+  time: number;
+  rank: number;
+}
+
+/** One pointer drags, or selects; two pinch; the wheel zooms with Ctrl, or when the picture has the focus. */
 export function useGestures(act: Gestures): HTMLAttributes<HTMLDivElement> {
   const held = useRef(new Map<number, Point>()).current;
   const dragged = useRef(false);
+  /** Where the selection began. */
+  const corner = useRef<Moment | null>(null);
   const placeOf = (event: { clientX: number; clientY: number; currentTarget: EventTarget | null }): Point => {
     const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
-  const momentAt = ({ x, y }: Point): { time: number; rank: number } => {
+  const momentAt = ({ x, y }: Point): Moment => {
     const frame = act.frame.current!;
     return { time: frame.timeAt(x), rank: frame.rankAt(y) };
   };
@@ -37,9 +48,12 @@ export function useGestures(act: Gestures): HTMLAttributes<HTMLDivElement> {
   const move = (event: PointerEvent, before: Point, here: Point): void => {
     const frame = act.frame.current!;
     if (held.size === 2) {
+      corner.current = null;
       const [other] = [...held].filter(([id]) => id !== event.pointerId).map(([, spot]) => spot);
       const far = (spot: Point): number => Math.hypot(spot.x - other.x, spot.y - other.y) || 1;
       act.zoom(far(here) / far(before), momentAt({ x: (here.x + other.x) / 2, y: (here.y + other.y) / 2 }));
+    } else if (corner.current) {
+      act.select(corner.current, momentAt(here));
     } else {
       act.pan(frame.timeAt(before.x) - frame.timeAt(here.x), frame.rankAt(before.y) - frame.rankAt(here.y));
     }
@@ -49,6 +63,7 @@ export function useGestures(act: Gestures): HTMLAttributes<HTMLDivElement> {
       if (isOverview(event) || event.button > 0) return;
       held.set(event.pointerId, placeOf(event));
       dragged.current = held.size > 1;
+      corner.current = act.selects || event.shiftKey ? momentAt(placeOf(event)) : null;
     },
     onPointerMove: (event: PointerEvent) => {
       const here = placeOf(event);
@@ -84,7 +99,14 @@ export function useGestures(act: Gestures): HTMLAttributes<HTMLDivElement> {
     },
     onKeyDown: (event: KeyboardEvent) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const keys: Record<string, () => void> = {
+      const { shown } = act.frame.current!;
+      const growing: Record<string, () => void> = {
+        ArrowRight: () => act.grow(spanOf(shown) / 40, 0),
+        ArrowLeft: () => act.grow(-spanOf(shown) / 40, 0),
+        ArrowDown: () => act.grow(0, 1),
+        ArrowUp: () => act.grow(0, -1),
+      };
+      const moving: Record<string, () => void> = {
         "+": () => act.zoom(1.6),
         "=": () => act.zoom(1.6),
         "-": () => act.zoom(1 / 1.6),
@@ -95,6 +117,7 @@ export function useGestures(act: Gestures): HTMLAttributes<HTMLDivElement> {
         PageUp: () => act.pan(-spanOf(act.frame.current!.shown) / 3, 0),
         Enter: () => act.open(),
       };
+      const keys = event.shiftKey && growing[event.key] ? growing : moving;
       if (!keys[event.key]) return;
       keys[event.key]();
       event.preventDefault();

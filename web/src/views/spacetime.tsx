@@ -11,12 +11,13 @@ import { fraction, playing } from "../player";
 import { remembered } from "../remembered";
 import type { Replay } from "../replay";
 import { replayOf } from "../source";
-import { focus, hovered } from "../state";
+import { focus, hovered, state } from "../state";
 import { ridesOf } from "../trees";
 import { seconds } from "../words";
 import { followedTree } from "./follow";
 import { useGestures } from "./gestures";
 import { bandOf, frameOf, heightFor, inWindow, layersOf, nearest, saying, type Frame } from "./lanes";
+import * as selection from "./selection";
 import { between, type Happening, type Transfer } from "./transfers";
 import { waitInWords, waitsOfEntry } from "./waits";
 import {
@@ -25,6 +26,7 @@ import {
   limitsOf,
   moved,
   opened,
+  reachable,
   reaching,
   spanOf,
   whole,
@@ -77,6 +79,9 @@ export function SpaceTime(props: {
   /** The message that was clicked: it stays while nothing else is pointed at. */
   const [held, setHeld] = useState<Transfer | null>(null);
   const picked = pointed ?? held;
+  /** The part that is measured, and whether a drag selects it. */
+  const [part, setPart] = useState<Window | null>(null);
+  const [selects, setSelects] = useState(false);
   const waits = waitsOfEntry(entry, what);
   const frame = useRef<Frame | null>(null);
   const visible = useRef<Transfer[]>([]);
@@ -106,6 +111,21 @@ export function SpaceTime(props: {
     },
     zoom,
     pan,
+    selects,
+    select: (one, other) => setPart(selection.between(one, other, limits)),
+    grow: (time, ranks) => {
+      const { shown } = frame.current!;
+      const begin = clamp(now, shown.from, shown.to - spanOf(shown) / 40);
+      const { first, last } = { first: Math.ceil(shown.first), last: Math.floor(shown.last) };
+      setPart(
+        selection.grown(
+          part ?? { from: begin, to: begin, first, last: Math.max(first + 1, last) },
+          time,
+          ranks,
+          limits,
+        ),
+      );
+    },
     next: (by) => {
       const order = [...visible.current].sort((a, b) => a.start - b.start || a.source - b.source);
       const place = picked ? order.indexOf(picked) + by : order.findIndex((one) => one.step >= step - 1);
@@ -125,6 +145,7 @@ export function SpaceTime(props: {
       <>
         <g data-messages={seen.length} />
         <Rulers entry={entry} what={what} frame={here} width={width} />
+        {part && <Part part={part} frame={here} says={what.clock === "steps" ? null : seconds(spanOf(part))} />}
         {picked && <Picked one={picked} frame={here} />}
         {band && band.ends && <Earlier from={what.duration} to={band.span} says={band.ends} frame={here} />}
         {band ? (
@@ -138,6 +159,12 @@ export function SpaceTime(props: {
     return { width, height: here.bottom + (isWhole(shown, limits) ? 30 : 50), content, layers: drawn };
   };
   const all = chosen !== null && isWhole(chosen, limits);
+  const inWords = useMemo(() => {
+    if (!part) return "";
+    const found = selection.measure(what, between(what, replay, part.from, part.to), part);
+    const chunk = entry.promise.carries_data ? state.value.size / entry.schedule.chunks : 0;
+    return selection.measureInWords(what, found, part, chunk);
+  }, [part, what, entry]);
   const wait = picked && waits ? waits[what.transfers.indexOf(picked)] : undefined;
   const follow = (message: number | null | undefined): void => {
     if (message === null || message === undefined) return;
@@ -165,6 +192,13 @@ export function SpaceTime(props: {
         <Quiet disabled={all} title="Fit (0)" onClick={() => setChosen(whole(limits))}>
           all
         </Quiet>
+        <Quiet
+          aria-pressed={selects}
+          title="A drag selects a part and measures it (also with Shift)"
+          onClick={() => setSelects(!selects)}
+        >
+          measure
+        </Quiet>
       </div>
       <Picture
         name="time"
@@ -178,6 +212,14 @@ export function SpaceTime(props: {
           "aria-label": "Messages in space and time. Up and down choose a message, plus and minus zoom.",
         }}
       />
+      {part && (
+        <p class="measured" role="status">
+          {inWords} <Quiet onClick={() => setChosen(reachable(part, limits))}>zoom to it</Quiet>
+          <Quiet onClick={() => setPart(null)} aria-label="Clear the selection">
+            ×
+          </Quiet>
+        </p>
+      )}
       <p class="told" aria-live={playing.value ? "off" : "polite"}>
         {picked ? (
           <>
@@ -194,7 +236,7 @@ export function SpaceTime(props: {
             )}
           </>
         ) : (
-          "Point at a line, or tap it. Drag to move; pinch, + and −, or Ctrl with the wheel to zoom."
+          "Point at a line, or tap it. Drag to move, with Shift to measure; pinch, + and −, or Ctrl with the wheel to zoom."
         )}
       </p>
     </>
@@ -260,6 +302,26 @@ function Rulers(props: { entry: Entry; what: Happening; frame: Frame; width: num
         </g>
       ))}
     </>
+  );
+}
+
+/** The part that is measured, with how long it is. */
+function Part(props: { part: Window; frame: Frame; says: string | null }): JSX.Element | null {
+  const { part, frame } = props;
+  const [from, to] = [part.from, part.to].map((time) => tenth(clamp(frame.x(time), frame.left, frame.right)));
+  const [top, bottom] = [part.first, part.last].map((rank) =>
+    tenth(clamp(frame.y(rank - 0.5), frame.top, frame.bottom)),
+  );
+  if (bottom <= top) return null;
+  return (
+    <g class="part">
+      <rect x={from} y={top} width={Math.max(1, to - from)} height={bottom - top} />
+      {props.says && (
+        <text class="label" x={(from + to) / 2} y={top + 14} text-anchor="middle">
+          {props.says}
+        </text>
+      )}
+    </g>
   );
 }
 

@@ -65,6 +65,17 @@ export function zoomed(shown: Window, factor: number, limits: Limits, at: { time
   return inside({ from, to: from + span, first, last: first + rows }, limits);
 }
 
+/** A part, as far as it can be shown alone. */
+export function reachable(part: Window, limits: Limits): Window {
+  const grow = (from: number, to: number, least: number): [number, number] => {
+    const more = Math.max(0, least - (to - from)) / 2;
+    return [from - more, to + more];
+  };
+  const [from, to] = grow(part.from, part.to, limits.shortest);
+  const [first, last] = grow(part.first, part.last, limits.fewest);
+  return inside({ from, to, first, last }, limits);
+}
+
 export function moved(shown: Window, time: number, ranks: number, limits: Limits): Window {
   return inside(
     { from: shown.from + time, to: shown.to + time, first: shown.first + ranks, last: shown.last + ranks },

@@ -10,11 +10,10 @@ from rich.text import Text
 
 from ...price.cost.plan import Plan, duration
 from ...price.cost.sweep import Sweep
-from ...view.svg_elements import element, hue_of, ink_on, picture, text, title, width_of
+from ...view.svg_elements import FONT, QUIET, SENTENCE, SURFACE, element, hue_of, ink_on, picture, text, title, width_of
 from ...wording import format_size
 
 _WIDER = 1.2  # system fonts are wider than Helvetica
-_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_black", "white")
 
 
 def letters(found: Sweep) -> dict[str, str]:
@@ -33,13 +32,19 @@ def map_as_text(found: Sweep, color: bool = False) -> Iterator[Text | str]:
         line = Text(format_size(size).ljust(left))
         for ranks in found.ranks:
             name = found.plans[ranks, size].winner.algorithm
-            style = f"bold {_STYLES[found.winners.index(name) % len(_STYLES)]}" if color else ""
-            line.append(letter[name].rjust(cell), style=style)
+            line.append(" " * (cell - 3))
+            line.append(f" {letter[name]} ", style=_style_of(name) if color else "")
         yield line
     yield ""
     for name in found.winners:
         cells = [key for key, plan in found.plans.items() if plan.winner.algorithm == name]
-        yield f"{letter[name]}  {name}, {len(cells)} of {len(found.plans)}"
+        sign = Text(letter[name], style=_style_of(name) if color else "")
+        yield sign.append(f"  {name}, {len(cells)} of {len(found.plans)}", style="not bold default on default")
+
+
+def _style_of(algorithm: str) -> str:
+    """Its colour in all pictures, behind text that can be read on it: so the terminal's own background does not matter."""
+    return f"bold {ink_on(hue_of(algorithm))} on {hue_of(algorithm)}"
 
 
 def map_as_svg(found: Sweep) -> str:
@@ -48,12 +53,12 @@ def map_as_svg(found: Sweep) -> str:
     side, left, top = 44, 116, 64
     across, down = len(found.ranks) * side, len(found.sizes) * side
     heading = _heading(found)
-    wide = max(left + across + 20, 360, ceil(40 + _WIDER * width_of(heading, 16, bold=True)))
+    wide = max(left + across + 20, 360, ceil(40 + _WIDER * width_of(heading, SENTENCE, bold=True)))
     high = top + down + 34 + 22 * len(names)
     parts = [
-        element("rect", width=wide, height=high, fill="#fff"),
-        text(heading, x=20, y=24, font_size=16, font_weight="600"),
-        text("bytes \\ ranks", x=left - 10, y=top - 12, text_anchor="end", fill="#666"),
+        element("rect", width=wide, height=high, fill=SURFACE),
+        text(heading, x=20, y=24, font_size=SENTENCE, font_weight="600"),
+        text("bytes \\ ranks", x=left - 10, y=top - 12, text_anchor="end", fill=QUIET),
     ]
     for column, ranks in enumerate(found.ranks):
         middle = f"{left + column * side + side / 2:.1f}"
@@ -75,7 +80,7 @@ def map_as_svg(found: Sweep) -> str:
         color = hue_of(name)
         box = element("rect", x=left, y=y, width=16, height=16, rx=3, fill=color)
         parts.append(box + text(f"{letter[name]}  {name}", x=left + 24, y=y + 13))
-    return picture(wide, high, parts, font_family="system-ui, sans-serif", font_size="13", fill="#222")
+    return picture(wide, high, parts, **FONT)
 
 
 def _heading(found: Sweep) -> str:

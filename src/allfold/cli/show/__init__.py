@@ -24,6 +24,7 @@ from ...view.entry import schedule_up_to_error
 from ...view.numbers import draw_numbers, read_values, rows_in
 from ...view.page import page_of
 from ...view.text import draw, draw_moves, title
+from ...view.tokens import TERMINAL
 from ...wording import parse_size
 from ..choose import Choice, choose, function_of, is_file, is_schedule, ranks_of, take_hosts
 from ..terminal import progress, width, write_json, write_lines
@@ -147,10 +148,10 @@ def _programs(schedule: Schedule, messages: bool, made: MessagePrograms | None) 
     programs = made or (lower(schedule) if messages else compile(schedule))
     if isinstance(programs, MessagePrograms) and made is None:
         check_messages(programs)
-    yield Text(title(schedule), style="bold")
+    yield Text(title(schedule), style=TERMINAL["title"])
     for rank in range(schedule.ranks):
         yield Text()
-        yield Text(f"rank {rank}", style="blue")
+        yield Text(f"rank {rank}", style=TERMINAL["label"])
         yield from (Text(f"  {line}") for line in programs.describe(rank).splitlines() or ["nothing to do"])
 
 
