@@ -4,6 +4,7 @@
  */
 
 import { tenth } from "./numbers";
+import { tokenOf } from "./palette";
 
 /** Lines that look the same. */
 export interface Layer {
@@ -16,6 +17,8 @@ export interface Layer {
   dashes?: number[];
 }
 
+const SHARPEST = 3; // pixels of the canvas per pixel of the page
+
 const drawn = new WeakMap<Element, Layer[]>();
 
 /** The layers below an SVG. */
@@ -23,15 +26,14 @@ const layersBelow = (svg: Element): Layer[] => drawn.get(svg) ?? [];
 
 export function paint(canvas: HTMLCanvasElement, svg: Element, layers: Layer[], width: number, height: number): void {
   drawn.set(svg, layers);
-  const sharp = Math.min(2, devicePixelRatio || 1);
+  const sharp = Math.min(SHARPEST, devicePixelRatio || 1);
   const [wide, high] = [Math.round(width * sharp), Math.round(height * sharp)];
   if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
   const pen = canvas.getContext("2d")!;
   pen.setTransform(sharp, 0, 0, sharp, 0, 0);
   pen.clearRect(0, 0, width, height);
-  const style = getComputedStyle(document.documentElement);
   for (const layer of layers) {
-    pen.strokeStyle = shade(layer.colour, style);
+    pen.strokeStyle = shade(layer.colour);
     pen.lineWidth = layer.width;
     pen.globalAlpha = layer.opacity;
     pen.setLineDash(layer.dashes ?? []);
@@ -45,17 +47,15 @@ export function paint(canvas: HTMLCanvasElement, svg: Element, layers: Layer[], 
   }
 }
 
-const shade = (colour: string, style: CSSStyleDeclaration): string =>
-  colour.startsWith("--") ? style.getPropertyValue(colour).trim() : colour;
+const shade = (colour: string): string => (colour.startsWith("--") ? tokenOf(colour.slice(2)) : colour);
 
 export function layersAsSvg(svg: Element): string {
-  const style = getComputedStyle(document.documentElement);
   return layersBelow(svg)
     .map(({ lines, colour, width, opacity, dashes }) => {
       let d = "";
       for (let i = 0; i < lines.length; i += 4)
         d += `M${tenth(lines[i])} ${tenth(lines[i + 1])}L${tenth(lines[i + 2])} ${tenth(lines[i + 3])}`;
-      const stroke = `stroke="${shade(colour, style)}" stroke-width="${width}" opacity="${opacity}"`;
+      const stroke = `stroke="${shade(colour)}" stroke-width="${width}" opacity="${opacity}"`;
       return `<path d="${d}" fill="none" ${stroke}${dashes ? ` stroke-dasharray="${dashes.join(" ")}"` : ""}/>`;
     })
     .join("");

@@ -22,6 +22,11 @@ function ink(): string {
   return dark.value ? tokens.dark.ink : tokens.light.ink;
 }
 
+/** A colour of the style sheet, by its name there. */
+export function tokenOf(name: string): string {
+  return (dark.value ? tokens.dark : tokens.light)[name as keyof typeof tokens.light];
+}
+
 const ALGORITHMS: Partial<Record<string, { light: string; dark: string }>> = tokens.algorithms;
 
 /** The colour of an algorithm by its name, the same in every picture; of one that is not built in, that of the text. */

@@ -2,8 +2,9 @@
 
 import type { Entry } from "./document";
 import type { Replay } from "./replay";
+import { remembered } from "./remembered";
 import { routesOf } from "./source";
-import type { Happening } from "./views/transfers";
+import type { Happening, Transfer } from "./views/transfers";
 
 export interface Runner {
   entry: Entry;
@@ -80,19 +81,51 @@ export function stepsDone(one: Runner, now: number): number {
   return done;
 }
 
+/** Moments at which is known what has gone through every port, and what is under way until the next. */
+interface Times {
+  length: number;
+  through: Float64Array[];
+  under: Transfer[][];
+}
+
+const MOMENTS = 256;
+
+const timesOf = remembered((what: Happening, ranks: number): Times => {
+  const length = what.duration / MOMENTS || 1;
+  const under: Transfer[][] = Array.from({ length: MOMENTS }, () => []);
+  const place = (time: number): number => Math.max(0, Math.min(MOMENTS - 1, Math.floor(time / length)));
+  for (const one of what.transfers) {
+    if (one.source === one.destination) continue;
+    for (let i = place(one.start); i <= place(one.arrived); i++) under[i].push(one);
+  }
+  const through: Float64Array[] = [];
+  let here = new Float64Array(2 * ranks);
+  under.forEach((some, i) => {
+    through.push(here);
+    here = here.slice();
+    for (const one of some) carry(here, ranks, one, i * length, (i + 1) * length);
+  });
+  return { length, through, under };
+});
+
+/** Add the moves that go through the ports of a message between two times. */
+function carry(ports: Float64Array, ranks: number, one: Transfer, from: number, to: number): void {
+  ports[one.source] += one.moves * (part(to, one.start, one.sent) - part(from, one.start, one.sent));
+  ports[ranks + one.destination] += one.moves * (part(to, one.first, one.arrived) - part(from, one.first, one.arrived));
+}
+
+const momentAt = (times: Times, now: number): number =>
+  Math.max(0, Math.min(MOMENTS - 1, Math.floor(now / times.length)));
+
 /** Bytes that have gone through the busiest port, as a multiple of S. */
 export function busiestPort(one: Runner, now: number): number {
   if (!one.replay.promise.carries_data) return 0; // signals carry no bytes
   if (one.ports) return one.ports.through[Math.floor(now * (1 + 1e-9))] / one.replay.schedule.chunks;
-  const sent = new Float64Array(one.replay.ranks);
-  const received = new Float64Array(one.replay.ranks);
-  const { chunks } = one.replay.schedule;
-  for (const transfer of one.what.transfers) {
-    if (transfer.source === transfer.destination) continue;
-    sent[transfer.source] += (transfer.moves / chunks) * part(now, transfer.start, transfer.sent);
-    received[transfer.destination] += (transfer.moves / chunks) * part(now, transfer.first, transfer.arrived);
-  }
-  return Math.max(0, ...sent, ...received);
+  const times = timesOf(one.what, one.replay.ranks);
+  const i = momentAt(times, now);
+  const ports = times.through[i].slice();
+  for (const transfer of times.under[i]) carry(ports, one.replay.ranks, transfer, i * times.length, now);
+  return Math.max(0, ...ports) / one.replay.schedule.chunks;
 }
 
 /** The share of links that carry something now; of ports, if routes or times are unknown. */
@@ -102,8 +135,9 @@ export function linksInUse(one: Runner, now: number): number {
   const busy = new Set<number>();
   const ranks = one.replay.ranks;
   const routes = links ? routesOf(one.entry) : null;
-  for (const transfer of one.what.transfers) {
-    if (transfer.source === transfer.destination || now < transfer.start || now >= transfer.arrived) continue;
+  const times = timesOf(one.what, ranks);
+  for (const transfer of times.under[momentAt(times, now)]) {
+    if (now < transfer.start || now >= transfer.arrived) continue;
     if (routes) for (const link of routes(transfer.source, transfer.destination)) busy.add(link);
     else {
       busy.add(transfer.source);

@@ -67,6 +67,9 @@ export class Replay {
   private recent: State;
   private readonly stride: number;
   private found: Fault[] | null = null;
+  /** How many cells are promised something; and which were as promised when this was asked last. */
+  private readonly promised: number;
+  private readonly progressed: { done: number; right: number; cells: Uint8Array };
 
   constructor(given: Replayable) {
     const { schedule } = given;
@@ -78,6 +81,8 @@ export class Replay {
     this.reduces = given.promise.reduces;
     this.sets = new Contributions(this.ranks, given.promise.idempotent);
     this.ends = this.flatten(given.ends);
+    this.promised = this.ends.filter((wanted) => wanted !== NOTHING).length;
+    this.progressed = { done: -2, right: 0, cells: new Uint8Array(this.ends.length) };
     this.starts = [0];
     for (const step of schedule.steps) this.starts.push(this.starts[this.starts.length - 1] + step.length);
     this.size = this.starts[this.steps];
@@ -170,14 +175,20 @@ export class Replay {
 
   /** How many of the promised cells are as promised, and how many there are. */
   progress(state: State): { right: number; all: number } {
-    let right = 0;
-    let all = 0;
-    for (let cell = 0; cell < this.ends.length; cell++) {
-      if (this.ends[cell] === NOTHING) continue;
-      all++;
-      if (this.asPromised(state, cell)) right++;
+    const known = this.progressed;
+    const look = (cell: number): void => {
+      const right = Number(this.asPromised(state, cell));
+      known.right += right - known.cells[cell];
+      known.cells[cell] = right;
+    };
+    if (known.done === state.done - 1) {
+      // Playing: only what the step has written can have changed.
+      for (const [, , , destination, into] of this.schedule.steps[known.done]) look(destination * this.width + into);
+    } else if (known.done !== state.done) {
+      for (let cell = 0; cell < this.ends.length; cell++) look(cell);
     }
-    return { right, all };
+    known.done = state.done;
+    return { right: known.right, all: this.promised };
   }
 
   /** The share of promised data that has arrived: in contributions if they are combined, otherwise in chunks. */

@@ -29,6 +29,19 @@ describe("after every step, every cell holds what Python says", () => {
     expect(replay.arrived(replay.at(replay.steps))).toBe(1);
   });
 
+  test("progress is counted on from the last step as anew", () => {
+    for (const golden of fixture<Golden>("golden.json")) {
+      const replay = new Replay(golden);
+      const done = [...Array(replay.steps + 1).keys(), 0, replay.steps];
+      for (const step of done) {
+        const fresh = new Replay(golden);
+        expect(replay.progress(replay.at(step)), `${title(golden.schedule)}, ${step}`).toEqual(
+          fresh.progress(fresh.at(step)),
+        );
+      }
+    }
+  });
+
   test("in any order of asking", () => {
     const golden = fixture<Golden>("golden.json").find((one) => title(one.schedule) === "all_reduce ring 8")!;
     const replay = new Replay(golden);

@@ -44,6 +44,40 @@ describe("on the clock of steps", () => {
   });
 });
 
+test("what has gone through the busiest port is the sum over all messages, at every moment", () => {
+  for (const { schedule, ...rest } of all.filter((one) => one.schedule.ranks === 6)) {
+    const given = { schedule, ...rest };
+    const replay = new Replay(given);
+    if (!replay.promise.carries_data || !replay.steps) continue;
+    // Times without a rhythm: messages of unequal lengths, which overlap.
+    const what = happening(given as unknown as Entry, replay, "steps");
+    what.clock = "modelled";
+    what.transfers.forEach((one, i) => {
+      one.start += 0.37 * (i % 3);
+      one.sent = one.start + 0.2 + 0.13 * (i % 5);
+      one.first = one.start + 0.3;
+      one.arrived = one.first + 0.2 + 0.13 * (i % 5);
+      one.end = one.landed = one.arrived;
+    });
+    what.duration = Math.max(...what.transfers.map((one) => one.end));
+    const one = { ...runner(given as unknown as Entry, replay, what), ports: null };
+    for (const now of [0, 0.1, 0.9, 1.7, what.duration / 2, what.duration]) {
+      const ports = new Map<string, number>();
+      let busy = 0;
+      for (const { source, destination, moves, start, sent, first, arrived } of what.transfers) {
+        if (source === destination) continue;
+        const part = (from: number, to: number): number => Math.max(0, Math.min(1, (now - from) / (to - from)));
+        ports.set(`out ${source}`, (ports.get(`out ${source}`) ?? 0) + moves * part(start, sent));
+        ports.set(`in ${destination}`, (ports.get(`in ${destination}`) ?? 0) + moves * part(first, arrived));
+        if (now >= start && now < arrived) busy++;
+      }
+      const most = Math.max(0, ...ports.values()) / schedule.chunks;
+      expect(busiestPort(one, now), `${schedule.collective} ${schedule.algorithm} at ${now}`).toBeCloseTo(most, 9);
+      expect(linksInUse(one, now) > 0).toBe(busy > 0);
+    }
+  }
+});
+
 test("a modelled clock takes its times from the simulation", () => {
   const timeline = {
     duration: 2,

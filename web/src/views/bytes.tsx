@@ -48,7 +48,7 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const links = entry.links ?? [];
   const part = carriesData(entry) ? state.value.size / replay.schedule.chunks : 0;
   const duration = entry.timeline?.duration ?? entry.modelled?.seconds ?? 0;
-  const groups = alikeOf(links);
+  const groups = groupsOf(entry);
   const sofar = sofarOf(entry, step);
   const [sent, inAll] = [sentOf(replay)[step], sentOf(replay)[replay.steps]];
   const growing = `${step ? `After step ${step}: ` : "In total, "}${bytes((step ? sent : inAll) * part)}${step ? ` of ${bytes(inAll * part)} sent` : " is sent between ranks"}.`;
@@ -142,6 +142,8 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
     </>
   );
 }
+
+const groupsOf = remembered((entry: Entry) => alikeOf(entry.links ?? []));
 
 /** Moves between ranks so far, after every step. */
 const sentOf = remembered((replay: Replay): number[] => {
@@ -310,26 +312,35 @@ function litLinks(entry: Entry): Set<string> | null {
   return new Set([...pairs.values()].flatMap((pair) => routes?.(...pair) ?? []).map((link) => entry.links![link].name));
 }
 
-/** The bytes that every link has carried after this many steps. */
-const carriedOf = remembered((entry: Entry, step: number): number[] => {
+/** The bytes that links have carried after some steps: playing goes on from there. */
+const carriedOf = remembered((entry: Entry) => ({ done: 0, moves: entry.links!.map(() => 0) }));
+
+function carriedAfter(entry: Entry, step: number): number[] {
   const routes = routesOf(entry);
-  const carried = entry.links!.map(() => 0);
+  const carried = carriedOf(entry);
+  if (carried.done > step) {
+    carried.moves.fill(0);
+    carried.done = 0;
+  }
+  for (; carried.done < step; carried.done++)
+    for (const [, , source, destination] of entry.schedule.steps[carried.done])
+      for (const link of routes?.(source, destination) ?? []) carried.moves[link]++;
   const size = carriesData(entry) ? state.value.size / entry.schedule.chunks : 0;
-  for (const rows of entry.schedule.steps.slice(0, step))
-    for (const [, , source, destination] of rows)
-      for (const link of routes?.(source, destination) ?? []) carried[link] += size;
-  return carried;
-});
+  return carried.moves.map((moves) => moves * size);
+}
 
 const carriesData = (entry: Entry): boolean => entry.promise.carries_data;
 
 /** What the links have carried so far; at the start, and where routes are unknown, what they carry in all. */
 function sofarOf(entry: Entry, step: number): number[] {
-  return step > 0 && routesOf(entry) ? carriedOf(entry, step) : (entry.links ?? []).map((link) => link.bytes);
+  return step > 0 && routesOf(entry) ? carriedAfter(entry, step) : (entry.links ?? []).map((link) => link.bytes);
 }
 
 /** The links that the moves of a step take. */
 function linksOf(entry: Entry, replay: Replay, step: number): Set<number> {
   const routes = routesOf(entry);
-  return new Set(replay.moves(step - 1).flatMap((move) => routes?.(move.source, move.destination) ?? []));
+  const used = new Set<number>();
+  for (const [, , source, destination] of replay.schedule.steps[step - 1] ?? [])
+    for (const link of routes?.(source, destination) ?? []) used.add(link);
+  return used;
 }

@@ -6,7 +6,7 @@ import { scaleLinear } from "d3-scale";
 import { tenth } from "../numbers";
 import { anchorOf, type Drawn } from "../picture";
 import type { Runner } from "../racing";
-
+import { remembered } from "../remembered";
 import { percent } from "../words";
 
 /** Where a wrong algorithm ends: not at 100 %. */
@@ -22,6 +22,17 @@ function WrongEnd(props: { x: number; y: number }): JSX.Element {
   );
 }
 
+const RIGHT = 24; // pixels beside the axis
+
+/** The curve of a runner in a picture with these measures: `left top high width longest`. */
+const curveOf = remembered((one: Runner, measures: string): string => {
+  const [left, top, high, width, longest] = measures.split(" ").map(Number);
+  const x = (time: number): number => left + (time / longest) * (width - RIGHT - left);
+  return one.curve
+    .map(({ time, share }, i) => `${i ? "L" : "M"}${tenth(x(time))} ${tenth(top + high - share * high)}`)
+    .join("");
+});
+
 export function drawCurves(
   runners: Runner[],
   now: number,
@@ -30,12 +41,11 @@ export function drawCurves(
   say: (time: number) => string,
   width: number,
 ): Drawn {
-  const [left, right, top, high] = [50, 24, 30, 220];
+  const [left, right, top, high] = [50, RIGHT, 30, 220];
   const x = scaleLinear([0, Math.max(longest, least ?? 0)], [left, width - right]);
   const y = scaleLinear([0, 1], [top + high, top]);
   const ticks = x.ticks(Math.max(2, Math.floor(width / 140)));
-  const points = (one: Runner): string =>
-    one.curve.map(({ time, share }, i) => `${i ? "L" : "M"}${tenth(x(time))} ${tenth(y(share))}`).join("");
+  const lines = `${left} ${top} ${high} ${width} ${x.domain()[1]}`;
   const content = (
     <>
       <defs>
@@ -58,8 +68,8 @@ export function drawCurves(
       ))}
       {runners.map((one, i) => (
         <g key={i} fill="none" stroke={hueOf(one.replay.schedule.algorithm)}>
-          <path class="curve ghost" d={points(one)} />
-          <path class="curve" d={points(one)} clip-path="url(#sofar)" />
+          <path class="curve ghost" d={curveOf(one, lines)} />
+          <path class="curve" d={curveOf(one, lines)} clip-path="url(#sofar)" />
           {one.entry.proof.ok ? (
             <circle
               cx={x(one.what.duration)}

@@ -144,10 +144,8 @@ function drawClasses(entry: Entry, traffic: Traffic, width: number, point: (link
         </g>
       ))}
       {rows.map((row, i) => {
-        const own = row.links.map((link) => links[link]);
         const top = i * PITCH;
-        const busy = spreadOf(own.map((link) => use(link, traffic.duration)));
-        const says = `${row.links.length} × ${row.name}: ${spreadInWords(spreadOf(own.map((link) => link.bytes)), bytes)}${traffic.duration > 0 ? `; in use ${spreadInWords(busy, percent)}` : ""}`;
+        const says = sayings(entry, traffic.duration)[i];
         return (
           <g key={row.name} class="link-class" data-class={row.name}>
             <text class="label" x={LEFT} y={top + 14}>
@@ -189,6 +187,16 @@ function drawClasses(entry: Entry, traffic: Traffic, width: number, point: (link
   );
   return { width, height, content, layers: layersOf(rows, links, traffic, wide) };
 }
+
+/** `64 × ports of ranks, out: 2 MiB each; in use 48 % each`. */
+const sayings = remembered((entry: Entry, duration: number) =>
+  classes(entry).map((row) => {
+    const own = row.links.map((link) => entry.links![link]);
+    const busy = spreadOf(own.map((link) => use(link, duration)));
+    const used = duration > 0 ? `; in use ${spreadInWords(busy, percent)}` : "";
+    return `${row.links.length} × ${row.name}: ${spreadInWords(spreadOf(own.map((link) => link.bytes)), bytes)}${used}`;
+  }),
+);
 
 const LETTER = 6.6; // pixels of the mean letter
 const fitting = (says: string, wide: number): string =>

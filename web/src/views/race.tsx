@@ -1,8 +1,8 @@
 /** Race: up to four algorithms on one clock, with counters, the lower bound as a line, and a podium at the end. */
 
 import type { JSX } from "preact";
-import { hueOf } from "../palette";
-import { useLayoutEffect } from "preact/hooks";
+import { dark, hueOf } from "../palette";
+import { useLayoutEffect, useMemo } from "preact/hooks";
 import { useComputed } from "@preact/signals";
 import type { Entry } from "../document";
 import { clamp } from "../numbers";
@@ -186,6 +186,19 @@ function Lane(props: {
 }): JSX.Element {
   const { one, index, now, say, why, place } = props;
   const done = stepsDone(one, now);
+  // Between two steps it is the same element: nothing is drawn again.
+  const name = one.replay.schedule.algorithm;
+  const small = useMemo(
+    () => (
+      <Picture
+        name={`lane-${index}`}
+        caption={name}
+        label={`${name}: who holds how much after ${plural(done, "step")}`}
+        draw={(width) => drawSmall(one, done, hueOf(name), width)}
+      />
+    ),
+    [one, index, done, dark.value],
+  );
   const finished = now >= one.what.duration * (1 - 1e-9);
   const counters: [what: string, now: string | number, all?: string | number][] = [
     ["steps", done, one.replay.steps],
@@ -210,16 +223,7 @@ function Lane(props: {
         )}
       </h3>
       <p class="why">{why}</p>
-      {isLive(one) ? (
-        <Live one={one} longest={props.longest} />
-      ) : (
-        <Picture
-          name={`lane-${index}`}
-          caption={one.replay.schedule.algorithm}
-          label={`${one.replay.schedule.algorithm}: who holds how much after ${plural(done, "step")}`}
-          draw={(width) => drawSmall(one, done, hueOf(one.replay.schedule.algorithm), width)}
-        />
-      )}
+      {isLive(one) ? <Live one={one} longest={props.longest} /> : small}
       <dl>
         {counters.map(([what, now, all]) => (
           <div key={what}>

@@ -11,7 +11,7 @@ import { messageOf, percent, plural, seconds } from "../words";
 import { Follow } from "./follow";
 import { idleShare } from "./lanes";
 import { SpaceTime } from "./spacetime";
-import { clocksOf, happening, type Transfer } from "./transfers";
+import { clocksOf, happening, type Happening, type Transfer } from "./transfers";
 import type { View } from "./view";
 
 export const view: View = {
@@ -28,14 +28,18 @@ export const view: View = {
 /** Memoised, since it does not change from step to step. */
 export const happeningOf = remembered((entry: Entry, clock: Clock) => happening(entry, replayOf(entry), clock));
 
+const summaryOf = remembered((what: Happening, ranks: number) => ({
+  idle: idleShare(what, ranks),
+  critical: what.transfers.filter((one) => one.critical),
+}));
+
 function Time(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
   const what = happeningOf(entry, state.value.clock);
   const replay = replayOf(entry);
   const measured = what.clock === "measured";
   const total = what.clock === "steps" ? plural(replay.steps, "step") : seconds(what.duration);
-  const idle = idleShare(what, replay.ranks);
-  const critical = what.transfers.filter((one) => one.critical);
+  const { idle, critical } = summaryOf(what, replay.ranks);
   const lines = [
     `${plural(replay.ranks, "rank")} over ${total}; ranks are idle for ${percent(idle)} of the time.`,
     ...(critical.length ? [`The critical path goes ${pathInWords(critical)}.`] : []),
