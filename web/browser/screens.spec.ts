@@ -1,6 +1,7 @@
 /** What must hold on every screen: the sizes of canvases, and one step that everything on the page tells. */
 
 import type { Page } from "@playwright/test";
+import * as table from "../src/views/table";
 import { expect, exported, test } from "./allfold";
 
 test("lines on a canvas lie where their picture is", async ({ page }) => {
@@ -186,3 +187,56 @@ test("numbers that the reader types move, and make sums or whatever is chosen", 
   await expect(page.locator(".own-numbers .alarm")).toHaveCount(0);
   await expect(page.locator(".amount")).toHaveCount(9);
 });
+
+/** What is wrong with the layout: something wider than its place, labels over each other, a canvas that is not sharp. */
+const troublesOf = (page: Page): Promise<string[]> =>
+  page.evaluate(() => {
+    const troubles: string[] = [];
+    const wide = document.documentElement.clientWidth;
+    for (const one of [document.documentElement, document.querySelector(".pane")!])
+      if (one.scrollWidth > one.clientWidth) troubles.push(`${one.tagName} is ${one.scrollWidth} px wide, on ${wide}`);
+    for (const svg of document.querySelectorAll("svg.picture")) {
+      const labels = [...svg.querySelectorAll("text")]
+        .filter((one) => one.textContent && getComputedStyle(one).visibility !== "hidden" && !one.closest(".traveller"))
+        .map((one) => ({ text: one.textContent, box: one.getBoundingClientRect() }));
+      labels.forEach((one, i) => {
+        for (const other of labels.slice(i + 1)) {
+          const across = Math.min(one.box.right, other.box.right) - Math.max(one.box.left, other.box.left);
+          // The box of a text is higher than its letters.
+          const down = Math.min(one.box.bottom, other.box.bottom) - Math.max(one.box.top, other.box.top);
+          if (across > 1 && down > 0.3 * Math.min(one.box.height, other.box.height))
+            troubles.push(`${svg.getAttribute("data-name")}: “${one.text}” and “${other.text}” overlap`);
+        }
+      });
+    }
+    for (const canvas of document.querySelectorAll<HTMLCanvasElement>("canvas.layers")) {
+      const pixels = canvas.width / canvas.getBoundingClientRect().width;
+      if (Math.abs(pixels - Math.min(3, devicePixelRatio)) > 0.02)
+        troubles.push(`a canvas has ${pixels} pixels per pixel`);
+    }
+    return troubles;
+  });
+
+const LAYOUTS: [algorithm: string, ranks: string, step: number][] = [
+  ["ring", "4", 3],
+  ["tree", "8", 2],
+  ["two_level", "16", 5],
+  ["double_tree", "64", 4],
+];
+
+for (const [algorithm, ranks, step] of LAYOUTS)
+  test(`${algorithm} of ${ranks} fits on screens of 390, 768 and 1440 px, and no label lies over another`, async ({
+    page,
+  }) => {
+    const file = exported(algorithm, "--ranks", ranks);
+    for (const width of [390, 768, 1440]) {
+      await page.setViewportSize({ width, height: 900 });
+      for (const { name } of table.VIEWS) {
+        await page.goto("about:blank");
+        await page.goto(`${file}#view=${name}&step=${step}`);
+        await expect(page.locator(`#view-${name}`)).toBeVisible();
+        await page.evaluate(() => new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame)));
+        expect.soft(await troublesOf(page), `${name} at ${width} px`).toEqual([]);
+      }
+    }
+  });

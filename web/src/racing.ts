@@ -128,23 +128,46 @@ export function busiestPort(one: Runner, now: number): number {
   return Math.max(0, ...ports) / one.replay.schedule.chunks;
 }
 
+/** When links begin and cease to carry something, and how many do from each such moment on. */
+const usageOf = remembered((one: Runner): { times: number[]; busy: number[] } => {
+  const { ranks } = one.replay;
+  const routes = one.entry.links ? routesOf(one.entry) : null;
+  const changes: [time: number, link: number, by: number][] = [];
+  for (const { source, destination, start, arrived } of one.what.transfers) {
+    if (source === destination || arrived <= start) continue;
+    for (const link of routes?.(source, destination) ?? [source, ranks + destination])
+      changes.push([start, link, 1], [arrived, link, -1]);
+  }
+  changes.sort((a, b) => a[0] - b[0]);
+  const carries = new Map<number, number>();
+  const usage = { times: [-Infinity], busy: [0] };
+  let busy = 0;
+  for (const [time, link, by] of changes) {
+    const before = carries.get(link) ?? 0;
+    carries.set(link, before + by);
+    busy += Number(before + by > 0) - Number(before > 0);
+    const last = usage.times.length - 1;
+    if (usage.times[last] === time) usage.busy[last] = busy;
+    else {
+      usage.times.push(time);
+      usage.busy.push(busy);
+    }
+  }
+  return usage;
+});
+
 /** The share of links that carry something now; of ports, if routes or times are unknown. */
 export function linksInUse(one: Runner, now: number): number {
   if (one.ports) return one.ports.used[Math.floor(now)] ?? 0;
-  const { links } = one.entry;
-  const busy = new Set<number>();
-  const ranks = one.replay.ranks;
-  const routes = links ? routesOf(one.entry) : null;
-  const times = timesOf(one.what, ranks);
-  for (const transfer of times.under[momentAt(times, now)]) {
-    if (now < transfer.start || now >= transfer.arrived) continue;
-    if (routes) for (const link of routes(transfer.source, transfer.destination)) busy.add(link);
-    else {
-      busy.add(transfer.source);
-      busy.add(ranks + transfer.destination);
-    }
+  const { times, busy } = usageOf(one);
+  let [low, high] = [0, times.length];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (times[middle] <= now) low = middle;
+    else high = middle;
   }
-  return busy.size / (routes ? links!.length : 2 * ranks);
+  const { links } = one.entry;
+  return busy[low] / (links && routesOf(one.entry) ? links.length : 2 * one.replay.ranks);
 }
 
 /** The share of promised data that has arrived, interpolated between the ends of steps. */

@@ -110,6 +110,23 @@ const linkInWords = (link: LinkJson, sofar: number, duration: number): string =>
   `${link.name}: ${carriedSoFar(link, sofar)}${duration > 0 ? `, in use for ${seconds(link.seconds)}, ${percent(use(link, duration))} of the time` : ""}.`;
 
 function drawClasses(entry: Entry, traffic: Traffic, width: number, point: (link: number | null) => void): Drawn {
+  const rows: Row[] = classes(entry);
+  const height = rows.length * PITCH + 34;
+  const layers = layersOf(rows, entry.links!, traffic, width - 2 * LEFT);
+  return { width, height, content: contentOf(entry, `${width} ${traffic.duration}`)(point), layers };
+}
+
+/** What does not change from step to step; the same elements are drawn once. */
+const contentOf = remembered((entry: Entry, measures: string) => {
+  const [width, duration] = measures.split(" ").map(Number);
+  let made: { point: unknown; content: JSX.Element } | null = null;
+  return (point: (link: number | null) => void): JSX.Element => {
+    if (made?.point !== point) made = { point, content: strips(entry, duration, width, point) };
+    return made.content;
+  };
+});
+
+function strips(entry: Entry, duration: number, width: number, point: (link: number | null) => void): JSX.Element {
   const links = entry.links!;
   const rows: Row[] = classes(entry);
   const hosts = hostsShown(entry.topology!, entry.schedule.ranks);
@@ -125,7 +142,7 @@ function drawClasses(entry: Entry, traffic: Traffic, width: number, point: (link
     return best;
   };
   const labelled = Math.ceil(52 / each);
-  const content = (
+  return (
     <>
       {hosts.map((host, i) => (
         <g key={host} class="hot" {...lights({ ranks: ranksOf(entry, host) }, () => open(entry, host))}>
@@ -145,7 +162,7 @@ function drawClasses(entry: Entry, traffic: Traffic, width: number, point: (link
       ))}
       {rows.map((row, i) => {
         const top = i * PITCH;
-        const says = sayings(entry, traffic.duration)[i];
+        const says = sayings(entry, duration)[i];
         return (
           <g key={row.name} class="link-class" data-class={row.name}>
             <text class="label" x={LEFT} y={top + 14}>
@@ -185,7 +202,6 @@ function drawClasses(entry: Entry, traffic: Traffic, width: number, point: (link
       })}
     </>
   );
-  return { width, height, content, layers: layersOf(rows, links, traffic, wide) };
 }
 
 /** `64 × ports of ranks, out: 2 MiB each; in use 48 % each`. */
@@ -207,28 +223,26 @@ const ranksOf = (entry: Entry, host: number): number[] =>
 
 /** A bar per link: what is still to come is pale; a dash below it says that this step uses it. */
 function layersOf(rows: Row[], links: LinkJson[], { sofar, now, duration }: Traffic, wide: number): Layer[] {
-  const layers = new Map<string, Layer>();
-  const line = (colour: string, width: number, opacity: number, ...ends: number[]): void => {
-    const key = `${colour} ${width} ${opacity}`;
-    if (!layers.has(key)) layers.set(key, { lines: [], colour, width, opacity });
-    layers.get(key)!.lines.push(...ends);
-  };
-  rows.forEach((row, i) => {
+  const colours = Array.from({ length: SHADES + 1 }, (_, shade) => heat(shade / SHADES));
+  return rows.flatMap((row, i) => {
     const bottom = i * PITCH + HEAD + STRIP;
     const most = Math.max(...row.links.map((link) => links[link].bytes)) || 1;
     const cell = row.wide * wide;
-    const thick = clamp(cell - (cell > 3 ? 1 : 0), 0.8, 40);
+    const width = clamp(cell - (cell > 3 ? 1 : 0), 0.8, 40);
+    const layer = (colour: string, opacity: number): Layer => ({ lines: [], colour, width, opacity });
+    const [there, coming] = [1, 0.25].map((opacity) => colours.map((colour) => layer(colour, opacity)));
+    const used = { ...layer("--warm", 1), width: 2 };
     row.links.forEach((number, k) => {
       const link = links[number];
       const x = LEFT + row.at[k] * wide + cell / 2;
-      const high = (value: number): number => bottom - Math.max(value > 0 ? 1.5 : 0, (STRIP * value) / most);
-      const colour = heat(Math.round(use(link, duration) * SHADES) / SHADES);
-      if (sofar[number] < link.bytes) line(colour, thick, 0.25, x, bottom, x, high(link.bytes));
-      if (sofar[number] > 0) line(colour, thick, 1, x, bottom, x, high(sofar[number]));
-      if (now.has(number)) line("--warm", 2, 1, x - thick / 2, bottom + 3, x + thick / 2, bottom + 3);
+      const high = (value: number): number => bottom - Math.max(1.5, (STRIP * value) / most);
+      const shade = Math.round(use(link, duration) * SHADES);
+      if (sofar[number] < link.bytes) coming[shade].lines.push(x, bottom, x, high(link.bytes));
+      if (sofar[number] > 0) there[shade].lines.push(x, bottom, x, high(sofar[number]));
+      if (now.has(number)) used.lines.push(x - width / 2, bottom + 3, x + width / 2, bottom + 3);
     });
+    return [...coming, ...there, used].filter((one) => one.lines.length);
   });
-  return [...layers.values()];
 }
 
 const LISTED = 24;
