@@ -9,7 +9,7 @@ import { every } from "../numbers";
 import { inLines } from "../python";
 import { remembered } from "../remembered";
 import { word, type Replay } from "../replay";
-import { edited, inStudio, outdated, proveEdited, Refusal, replayOf } from "../source";
+import { edited, inBrowser, inStudio, outdated, proveEdited, Refusal, replayOf } from "../source";
 import { state } from "../state";
 import { verdictOf } from "../story";
 import { messageOf } from "../words";
@@ -27,7 +27,9 @@ export const view: View = {
   broad: true,
 };
 
-const PAUSE = 150; // milliseconds without a key press before the text is proved
+// Milliseconds without a key press before the text is proved: the studio's server starts a process for it, Python in the page
+// is there, and of several questions that wait it takes the last.
+const PAUSE = { server: 150, page: 20 };
 
 function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
@@ -229,7 +231,7 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
     clearTimeout(timer.current);
     if (code === original.text && !own) return forget();
     outdated.value = "being proved";
-    timer.current = window.setTimeout(() => void prove(code), PAUSE);
+    timer.current = window.setTimeout(() => void prove(code), inBrowser() ? PAUSE.page : PAUSE.server);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
   // Edited code is proved again for another number of ranks, root or size.

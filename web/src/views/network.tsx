@@ -48,13 +48,15 @@ const STRIP = 24;
 const PITCH = HEAD + STRIP + 14;
 const LEFT = 4;
 const SHADES = 12;
+const NARROW = 16; // pixels of a host: its border would only be in the way
 
 export function Network(props: { entry: Entry; traffic: Traffic; draw: DrawsHost }): JSX.Element {
   const { entry, traffic } = props;
   const hosts = hostsShown(entry.topology!, entry.schedule.ranks);
   const host = openedHost(entry);
   const [under, setUnder] = useState<number | null>(null);
-  const many = plural(hosts.length, "host");
+  const word = wordOf(entry);
+  const many = plural(hosts.length, word);
   return (
     <>
       <p class="inside-of">
@@ -69,7 +71,7 @@ export function Network(props: { entry: Entry; traffic: Traffic; draw: DrawsHost
             <option value="">all {many}</option>
             {hosts.map((one) => (
               <option key={one} value={String(one)}>
-                host {one}
+                {word} {one}
               </option>
             ))}
           </select>
@@ -98,6 +100,10 @@ export function Network(props: { entry: Entry; traffic: Traffic; draw: DrawsHost
 
 /** Draws some links and ranks as a small network; null where their places are not known. */
 type DrawsHost = (alone: Alone, width: number) => Drawn | null;
+
+/** Where every rank is a host of its own, it is a rank that is opened. */
+const wordOf = ({ topology, schedule }: Entry): string =>
+  hostsShown(topology!, schedule.ranks).length === schedule.ranks ? "rank" : "host";
 
 export const openedHost = (entry: Entry): number | null => (opened.value?.key === entry.key ? opened.value.host : null);
 
@@ -131,6 +137,7 @@ function strips(entry: Entry, duration: number, width: number, point: (link: num
   const rows: Row[] = classes(entry);
   const hosts = hostsShown(entry.topology!, entry.schedule.ranks);
   const wide = width - 2 * LEFT;
+  const word = wordOf(entry);
   const each = wide / hosts.length;
   const height = rows.length * PITCH + 34;
   const linkAt = (row: Row, x: number): number | null => {
@@ -146,16 +153,22 @@ function strips(entry: Entry, duration: number, width: number, point: (link: num
     <>
       {hosts.map((host, i) => (
         <g key={host} class="hot" {...lights({ ranks: ranksOf(entry, host) }, () => open(entry, host))}>
-          <title>{`open host ${host}`}</title>
-          <rect class="host-column" x={LEFT + i * each} y={0} width={each} height={height - 4} />
-          {i % labelled === 0 && (
+          <title>{`open ${word} ${host}`}</title>
+          <rect
+            class={each < NARROW ? "host-column bare" : "host-column"}
+            x={LEFT + i * each}
+            y={0}
+            width={each}
+            height={height - 4}
+          />
+          {i % labelled === 0 && (each > 52 || i * each < wide - 52) && (
             <text
               class="axis"
               x={LEFT + (i + (each > 52 ? 0.5 : 0)) * each + (each > 52 ? 0 : 2)}
               y={height - 12}
               text-anchor={each > 52 ? "middle" : "start"}
             >
-              {each > 52 || i > 0 ? `host ${host}` : "host 0"}
+              {`${word} ${host}`}
             </text>
           )}
         </g>
@@ -265,10 +278,8 @@ function OneHost(props: { entry: Entry; host: number; traffic: Traffic; draw: Dr
       )}
       <table class="busiest">
         <caption>
-          The links of host {host},{" "}
-          {alone.ranks.length === 1
-            ? `rank ${alone.ranks[0]}`
-            : `ranks ${alone.ranks[0]} to ${alone.ranks[alone.ranks.length - 1]}`}
+          The links of {wordOf(entry)} {host}
+          {alone.ranks.length > 1 && `, ranks ${alone.ranks[0]} to ${alone.ranks[alone.ranks.length - 1]}`}
           {own.length > LISTED ? `; ${own.length - LISTED} more are less busy` : ""}
         </caption>
         <tbody>
