@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: help setup demo test test-all check-all wheels test-wheels build-times types test-frameworks test-torchtitan test-many-ranks reference test-gpu sanitize bench-peers conformance conformance-mpi mpi-packages conformance-drop-in bounds check-trials faults faults-gpu explain-trials fuzz hosts ucx soak gallery site test-site web test-web test-browser test-notebook test-site-python chromium lint format clean
+.PHONY: help setup demo test test-all check-all wheels test-wheels build-times types test-frameworks test-torchtitan test-many-ranks reference test-gpu sanitize bench-peers conformance conformance-mpi mpi-packages conformance-drop-in bounds check-trials faults faults-gpu explain-trials fuzz hosts ucx soak gallery site test-site web test-web test-browser test-notebook test-site-python test-firefox chromium firefox lint format clean
 
 # One step: what it does, how long it may take, what may help when it fails (packaging/stage.py).
 stage = @$(PYTHON) packaging/stage.py "$(1)" --takes "$(2)" --help-with "$(3)" --
@@ -221,6 +221,12 @@ test-site: site chromium web/node_modules/.installed ## the links of the site, a
 	$(VENV)/bin/python docs/site.py check build/site
 	cd web && npm run browser-site
 
+# Any Firefox: the one of the PATH, or that which FIREFOX names.
+test-firefox: site firefox ## the page and the site in Firefox, opened from disk; minutes
+	$(announce)
+	$(VENV)/bin/allfold show ring --ranks 4 --html build/page-in-firefox.html
+	node web/firefox.mjs build/page-in-firefox.html build/site/index.html
+
 # Python for the page: Pyodide, NumPy and allfold, as scripts that a page on disk can load (web/python).
 build/python/pieces/pieces.json: web/node_modules/.installed $(shell find src/allfold web/python -name '*.py' -o -name '*.toml' -o -name '*.js' -o -name '*.mjs' 2>/dev/null)
 	$(call stage,Packing Python for the page,half a minute,what Node says above) node web/python/build.mjs build/python
@@ -263,6 +269,10 @@ test-notebook: setup web/node_modules/.installed .venv-notebook/.installed chrom
 chromium:
 	@test -x "$${CHROMIUM:-/usr/bin/chromium}" || { test "$$(id -u)" = 0 && apt-get install -y chromium; } || { \
 	    echo "the browser tests need Chromium: apt-get install chromium, or CHROMIUM=path make test-browser" >&2; exit 1; }
+
+firefox:
+	@command -v "$${FIREFOX:-firefox-esr}" >/dev/null || { test "$$(id -u)" = 0 && apt-get install -y firefox-esr; } || { \
+	    echo "the tests in Firefox need it: apt-get install firefox-esr, or FIREFOX=path make test-firefox" >&2; exit 1; }
 
 # The allfold there is that of .venv, linked.
 .venv-notebook/.installed: constraints.txt examples/constraints.txt $(INSTALLED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stage import LOGS, clock, run, show_end
 
-# What each needs beyond `make test`: Node (web), Chromium (browser, site), root (hosts), UCX's library (ucx), an index with
+# What each needs beyond `make test`: Node (web), Chromium (browser, site), Firefox (firefox), root (hosts), UCX's library (ucx), an index with
 # the frameworks. Without a GPU, test-gpu skips its tests.
 TARGETS = [
     "test",
@@ -33,6 +33,7 @@ TARGETS = [
     "test-many-ranks",
     "types",
     "test-site",
+    "test-firefox",
     "test-site-python",
     "wheels",
     "test-wheels",

@@ -4,8 +4,8 @@ import tseslint from "typescript-eslint";
 
 // Circles of imports and exports that nobody uses are found by test/imports.test.ts.
 export default defineConfig(
-  // Those of Python are plain scripts, for a worker and for Node.
-  globalIgnores(["node_modules", "test-results", "fixtures", "python", "eslint.config.js"]),
+  // Those of Python are plain scripts, for a worker and for Node; so is the one for Firefox.
+  globalIgnores(["node_modules", "test-results", "fixtures", "python", "firefox.mjs", "eslint.config.js"]),
   { linterOptions: { reportUnusedDisableDirectives: "error" } },
   eslint.configs.recommended,
   tseslint.configs.recommendedTypeChecked,
