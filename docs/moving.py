@@ -22,7 +22,7 @@ from allfold.view.text import moves_as_text
 from allfold.view.tokens import TOKENS
 
 _BEGIN, _STEP, _END = 1.4, 1.7, 2.6  # seconds: before the first step, each step, and with the result
-_GO, _COME = 0.18, 0.72  # when moves leave and arrive, as parts of a step
+_GO, _COME, _MERGED = 0.1, 0.62, 0.86  # when numbers leave, arrive, and are one with what is there, as parts of a step
 _ALWAYS = "0%"
 _FONT = "Helvetica, Arial, sans-serif"
 _RANKS = TOKENS["ranks"]
@@ -32,7 +32,7 @@ _GROUND = {"light": TOKENS["light"]["surface"], "dark": "#0d1117"}  # as GitHub'
 def _theme(name: str) -> dict[str, str]:
     names = {
         "ink": "ink", "soft": "ink-2", "line": "line-2", "cell": "cell", "reduce": "reduce", "copy": "copy",
-        "good": "good", "done": "good-soft", "chip": "surface",
+        "good": "good", "done": "good-soft",
     }  # fmt: skip
     return {"ground": _GROUND[name], **{ours: TOKENS[name][token] for ours, token in names.items()}}
 
@@ -90,7 +90,7 @@ class _Film:
 
     def _after(self, steps: int) -> str:
         """The moment when what these steps brought has arrived."""
-        return self._at(steps - 1, _COME) if steps else _ALWAYS
+        return self._at(steps - 1, _MERGED) if steps else _ALWAYS
 
     def _shown(self, begin: str, end: str | None) -> str:
         """The class of what is seen between two moments; None: to the end, and where nothing moves."""
@@ -149,7 +149,7 @@ class _Film:
         frames = "0%{opacity:0}"
         for step in steps:
             frames += f"{self._at(step, 0)}{{opacity:0;{home}}}{self._at(step, _GO)}{{opacity:1;{home}}}"
-            frames += f"{self._at(step, _COME)}{{opacity:1;{there}}}{self._at(step, _COME + 0.12)}{{opacity:0;{there}}}"
+            frames += f"{self._at(step, _COME)}{{opacity:1;{there}}}{self._at(step, _COME + 0.01)}{{opacity:0;{there}}}"
         return self._animated(frames + "100%{opacity:0}")
 
     def cells(self) -> Iterator[str]:
@@ -183,30 +183,45 @@ class _Film:
     def _content(self, rank: int, chunk: int, parts: list[int], shown: str) -> Iterator[str]:
         x, y = self._x(chunk), self._y(rank)
         complete = len(parts) == self.schedule.ranks
-        inside = [self._label(str(sum(_given(one, chunk) for one in parts)), x + _WIDE / 2 - 3, y + 23, font_size=16)]
+        inside = [self._label(self._amount(parts, chunk), x + _WIDE / 2 - 3, y + 24, font_size=16)]
         if complete:
             look: dict[str, Value] = {"fill": self.colours["done"], "stroke": self.colours["good"], "stroke_width": 1.5}
             inside.insert(0, element("rect", x=x, y=y, width=_WIDE - 6, height=_HIGH - 6, rx=6, **look))
-        wide = (_WIDE - 16) / self.schedule.ranks
-        for one in parts:
-            look = {"height": 4, "fill": _RANKS[self.theme][one]}
-            inside.append(element("rect", x=x + 5 + one * wide, y=y + _HIGH - 14, width=wide - 1, **look))
+        inside[-1:-1] = self._quilt(x, y, parts)
         yield element("g", *inside, class_=shown)
 
+    def _quilt(self, x: float, y: float, parts: list[int]) -> Iterator[str]:
+        """The ground of a number, as on the page (web/src/views/quilt.tsx): the colours of the ranks whose parts are in it."""
+        wide, high = (_WIDE - 10) / self.schedule.ranks, _HIGH - 10
+        for one in parts:
+            place: dict[str, Value] = {"x": x + 2 + one * wide, "width": wide, "fill": _RANKS[self.theme][one]}
+            yield element("rect", **place, y=y + 2, height=high, opacity=0.22)
+            yield element("rect", **place, y=y + 2 + high - 5, height=5)
+
     def chips(self) -> Iterator[str]:
-        """The numbers that travel, as the source held them when they left."""
+        """The tiles that travel, with what the source held when they left; where they arrive, both numbers side by side."""
         states = list(_states(self.schedule))
         for step, chunk, source, destination, into, reduces in self._moves():
             if source == destination:
                 continue
             right, down = (into - chunk) * _WIDE, (destination - source) * _HIGH
-            kind = self.colours["reduce" if reduces else "copy"]
-            x, y = self._x(chunk) + 11, self._y(source) + 6
-            amount = sum(_given(one, chunk) for one in states[step][source][chunk])
-            look: dict[str, Value] = {"fill": self.colours["chip"], "stroke": kind, "stroke_width": 1.5}
-            box = element("rect", x=x, y=y, width=30, height=22, rx=11, **look)
-            words = self._label(f"{'+' if reduces else ''}{amount}", x + 15, y + 15.5, font_size=13, fill=kind)
-            yield element("g", box, words, class_=f"m {self._journey([step], right, down)}")
+            coming, there = states[step][source][chunk], states[step][destination][into]
+            amount = self._amount(coming, chunk)
+            tile = self._tile(self._x(chunk), self._y(source), coming, amount)
+            yield element("g", *tile, class_=f"m {self._journey([step], right, down)}")
+            merged = f"{self._amount(there, chunk)} + {amount}" if reduces else amount
+            both = sorted({*coming, *there}) if reduces else coming
+            shown = self._shown(self._at(step, _COME), self._after(step + 1))
+            yield element("g", *self._tile(self._x(into), self._y(destination), both, merged), class_=shown)
+
+    def _amount(self, parts: list[int], chunk: int) -> str:
+        return str(sum(_given(one, chunk) for one in parts))
+
+    def _tile(self, x: float, y: float, parts: list[int], words: str) -> Iterator[str]:
+        look: dict[str, Value] = {"fill": self.colours["cell"], "stroke": self.colours["ink"], "stroke_width": 1.5}
+        yield element("rect", x=x, y=y, width=_WIDE - 6, height=_HIGH - 6, rx=6, **look)
+        yield from self._quilt(x, y, parts)
+        yield self._label(words, x + _WIDE / 2 - 3, y + 24, font_size=13 if "+" in words else 16, font_weight="bold")
 
     def words(self) -> Iterator[str]:
         """The sentence of every step, and a bar of the steps done."""

@@ -24,8 +24,9 @@ from allfold.learn.course import after_of, text_of
 from allfold.learn.figures import compute, show
 from allfold.learn.lesson import Lesson, lessons
 from allfold.learn.text import Block, Picture, as_markdown, filled
-from allfold.view.html import page_as_html
+from allfold.view.html import icon, page_as_html
 from allfold.view.page import page_of
+from allfold.view.tokens import TOKENS
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -38,6 +39,7 @@ PAGES = (
 )
 ABOUT = "about.md"
 _ASSETS = ("site.js", "site.css")
+_THEME = {"light": "default", "dark": "slate"}
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -112,8 +114,41 @@ def write_pages(folder: Path) -> None:
     shutil.copytree(ROOT / "docs/gallery", source / "docs/gallery", dirs_exist_ok=True)
     for name in _ASSETS:
         shutil.copy(ROOT / "docs" / name, source / name)
+    _write(source / "tokens.css", _tokens())
+    _write(source / "icon.svg", icon())
     _write(folder / "mkdocs.yml", json.dumps(_settings(), indent=1))  # JSON is YAML
     print(f"{len(made)} files for the site are in {folder}")
+
+
+def _tokens() -> str:
+    """The colours of the page for Material's variables, by its names of the two themes."""
+    names = {
+        "--md-primary-fg-color": "surface",
+        "--md-primary-bg-color": "ink",
+        "--md-primary-bg-color--light": "ink-2",
+        "--md-default-bg-color": "paper",
+        "--md-default-fg-color": "ink",
+        "--md-default-fg-color--light": "ink-2",
+        "--md-default-fg-color--lighter": "line-2",
+        "--md-default-fg-color--lightest": "line",
+        "--md-typeset-color": "ink",
+        "--md-typeset-a-color": "accent",
+        "--md-accent-fg-color": "accent",
+        "--md-code-bg-color": "cell",
+        "--md-code-fg-color": "ink",
+        "--md-footer-bg-color": "surface",
+        "--md-footer-bg-color--dark": "surface",
+        "--md-footer-fg-color": "ink",
+        "--md-footer-fg-color--light": "ink-2",
+        "--md-footer-fg-color--lighter": "ink-2",
+    }
+    rules = [
+        f"""[data-md-color-scheme="{scheme}"] {{\n"""
+        + "".join(f"  {theirs}: {TOKENS[kind][ours]};\n" for theirs, ours in names.items())
+        + "}\n"
+        for kind, scheme in _THEME.items()
+    ]
+    return "".join(rules)
 
 
 def _placed(path: str) -> str:
@@ -163,16 +198,17 @@ def _settings() -> dict[str, object]:
         "use_directory_urls": False,
         "theme": {
             "name": "material",
+            "favicon": "icon.svg",
+            "logo": "icon.svg",
             "font": False,  # that of the reader: nothing is loaded from elsewhere
             "palette": [
-                {"media": f"(prefers-color-scheme: {kind})", "scheme": scheme} for kind, scheme in
-                (("light", "default"), ("dark", "slate"))
+                {"media": f"(prefers-color-scheme: {kind})", "scheme": scheme} for kind, scheme in _THEME.items()
             ],
             "features": ["navigation.tabs", "navigation.top", "content.code.copy"],
         },
         "plugins": [],  # no search: from disk it needs a script that Material loads from elsewhere
         "extra_javascript": ["site.js"],
-        "extra_css": ["site.css"],
+        "extra_css": ["tokens.css", "site.css"],
         "markdown_extensions": ["attr_list", "md_in_html", "tables", "pymdownx.highlight", "pymdownx.superfences", {"toc": {}}],
         "nav": [{"Try it": "index.md"}, {"About": ABOUT}, {"Learn": course}, *sections, {"Index": "docs/index.md"}],
         "validation": {"nav": {"omitted_files": "ignore"}, "links": {"anchors": "ignore"}},

@@ -7,19 +7,16 @@ import { Bar } from "./bar";
 import { Choose } from "./choose";
 import { Facts } from "./facts";
 import { Help } from "./help";
-import { canFilm, saveClip } from "./clip";
-import { download } from "./download";
-import { asCsv, asJson, asTrace } from "./exports";
 import { dimming, Quiet, showText } from "./picture";
 import { jumpTo, jumpToEdge, length, pause, plays, stepBy, still, toggle, told } from "./player";
-import { savePng, saveSvg } from "./save";
 import { wantedIn } from "./search";
+import { Save } from "./take_along";
 import { Hero, Price, Starting } from "./site/front";
 import { Lights } from "./site/lights";
-import { asMsccl, current, inBrowser, inStudio, opponent } from "./source";
+import { current, inBrowser, inStudio, opponent } from "./source";
 import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
 import { ThemeButton, useTheme } from "./theme";
-import { messageOf, moment, percent, plural, seconds } from "./words";
+import { messageOf, moment, plural, seconds } from "./words";
 import { followedTree, followNext } from "./views/follow";
 import { happeningOf } from "./views/time";
 import { VIEWS, viewOf } from "./views/table";
@@ -154,62 +151,6 @@ function View(props: { name: string; entry: Entry; step: number; moving: boolean
       </header>
       <Draw entry={props.entry} step={props.step} moving={props.moving} />
     </section>
-  );
-}
-
-/** The view as a picture or a clip, and what it shows as data for other programs. */
-function Save(props: { entry: Entry; id: string; file: string; caption: string; films: boolean }): JSX.Element {
-  const { entry, id, file, caption } = props;
-  const [filmed, setFilmed] = useState<number | null>(null);
-  const [writing, setWriting] = useState(false);
-  const { collective, algorithm, ranks } = entry.schedule;
-  const name = `${collective}-${algorithm}-${ranks}`;
-  const film = async (): Promise<void> => {
-    await saveClip(id, file, caption, setFilmed);
-    setFilmed(null);
-  };
-  const data: Record<string, () => [text: string | Promise<string>, ending: string]> = {
-    "schedule (JSON)": () => [asJson(entry), "json"],
-    "MSCCL XML": () => [asMsccl(entry), "xml"],
-    "messages (CSV)": () => [asCsv(happeningOf(entry, state.value.clock)), "csv"],
-    "trace (Perfetto)": () => [asTrace(happeningOf(entry, state.value.clock)), "trace.json"],
-  };
-  const saveData = async (what: string): Promise<void> => {
-    notice.value = null;
-    setWriting(true);
-    try {
-      const [text, ending] = data[what]();
-      download(new Blob([await text]), `${name}.${ending}`);
-    } catch (error) {
-      notice.value = messageOf(error);
-    }
-    setWriting(false);
-  };
-  return (
-    <span class="save">
-      <Quiet onClick={() => saveSvg(id, file, caption)}>SVG</Quiet>
-      <Quiet onClick={() => void savePng(id, file, caption)}>PNG</Quiet>
-      {props.films && canFilm() && (
-        <Quiet disabled={filmed !== null} onClick={() => void film()} title="Six seconds as WebM">
-          {filmed === null ? "clip" : `filming, ${percent(filmed)}`}
-        </Quiet>
-      )}
-      <select
-        aria-label="Save data"
-        value=""
-        onChange={(event) => {
-          const what = event.currentTarget.value;
-          event.currentTarget.value = "";
-          if (what) void saveData(what);
-        }}
-        disabled={writing}
-      >
-        <option value="">{writing ? "writing …" : "data"}</option>
-        {Object.keys(data).map((what) => (
-          <option key={what}>{what}</option>
-        ))}
-      </select>
-    </span>
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { escaped, type Piece } from "./svg";
 
-const [SIZE, LINE, LETTER, APART] = [12, 22, 6.9, 20];
+const [SIZE, LINE, LETTER, APART] = [13, 22, 7.4, 20];
 
 export function legendOf(view: Element, width: number): Piece | null {
   const keys = [...view.querySelectorAll<HTMLElement>(".legend > span")].filter((key) => key.offsetWidth);

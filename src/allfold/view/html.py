@@ -59,14 +59,16 @@ def page_around(data: str, title: str, connect: str = "'none'", own_python: bool
     """The page around a document that is written already."""
     script, style = bundle()
     allowed = policy(script, connect, own_python)
-    return _FILE.format(policy=allowed, title=title, style=style, data=data, script=script, icon=_icon())
+    return _FILE.format(
+        policy=allowed, title=title, style=style, data=data, script=script, icon="data:image/svg+xml," + quote(icon())
+    )
 
 
-def _icon() -> str:
-    """A cell that holds the parts of four ranks, as a data address."""
+def icon() -> str:
+    """A cell that holds the parts of four ranks."""
     colors = TOKENS["ranks"]["light"][:4]
     parts = "".join(f"<path d='M{4 + 6 * at} 4h6v24h-6z' fill='{color}'/>" for at, color in enumerate(colors))
-    return "data:image/svg+xml," + quote(f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'>{parts}</svg>")
+    return f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'>{parts}</svg>"
 
 
 def packed(text: str) -> str:

@@ -314,7 +314,7 @@ function Part(props: { part: Window; frame: Frame; says: string | null }): JSX.E
   );
   if (bottom <= top) return null;
   return (
-    <g class="part">
+    <g class="span">
       <rect x={from} y={top} width={Math.max(1, to - from)} height={bottom - top} />
       {props.says && (
         <text class="label" x={(from + to) / 2} y={top + 14} text-anchor="middle">

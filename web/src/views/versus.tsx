@@ -9,6 +9,7 @@ import { every } from "../numbers";
 import { Quiet } from "../picture";
 import { pause, raceAt, stops } from "../player";
 import { opponent, replayOf } from "../source";
+import { Save } from "../take_along";
 import { go } from "../state";
 import { plural, seconds } from "../words";
 import { factsOf, whyFaster } from "../why";
@@ -44,7 +45,16 @@ export function Versus(props: { entry: Entry; pair: Pair; view: View }): JSX.Ele
         <p class="reason" role="status">
           {whyFaster(one, other)}
         </p>
-        <Quiet onClick={() => go({ against: null })}>stop comparing</Quiet>
+        <div class="along">
+          <Save
+            entry={props.entry}
+            id={`view-${view.name}`}
+            file={`${one.name}-and-${other.name}-${view.name}`}
+            caption={`${props.entry.schedule.collective}: ${one.name} and ${other.name}`}
+            films={view.plays !== "nothing"}
+          />
+          <Quiet onClick={() => go({ against: null })}>stop comparing</Quiet>
+        </div>
       </header>
       {view.name === "holds" ? (
         <div class="sides">

@@ -10,7 +10,7 @@ import { reigns } from "../model";
 import { clamp } from "../numbers";
 import { hueOf, inkOn } from "../palette";
 import { Picture, Twin, type Drawn } from "../picture";
-import { casesOf, extendTable, inStudio, measured, openAt } from "../source";
+import { againstState, casesOf, extendTable, inStudio, measured, openAt } from "../source";
 import { pointed, state } from "../state";
 import { stop } from "../stops";
 import { bytes, digits, plural, rate, seconds } from "../words";
@@ -149,13 +149,17 @@ function Values(props: { standings: Standings }): JSX.Element {
 
 function drawRatios(one: Case, standings: Standings, width: number): Drawn {
   const narrow = width < 620;
-  const [left, right, top, high] = [58, narrow ? 16 : 150, 22, narrow ? 240 : 300];
+  const [left, right, top, high] = [58, narrow ? 16 : 168, 42, narrow ? 240 : 300];
   const { sizes, names } = standings;
   const [first, last] = [sizes[0], sizes[sizes.length - 1]];
   const x = scaleLog([first, last], [left, width - right]).base(2);
-  const y = scaleLog([1, SLOWEST], [top + high, top]).clamp(true);
+  // As high as the slowest line goes.
+  const farthest = Math.max(2, ...names.flatMap((name) => ratiosOf(standings, name).map((ratio) => ratio ?? 1)));
+  const highest = Math.min(SLOWEST, farthest * 1.05);
+  const y = scaleLog([1, highest], [top + high, top]).clamp(true);
   const reign = reigns(standings.winners, sizes);
   const kings = new Set(reign.map(({ algorithm }) => algorithm));
+  const compared = againstState(state.value)?.algorithm;
   const at = chosenSize(sizes);
   const strip = top + high + 12;
   const nearest = (event: MouseEvent): number => {
@@ -175,16 +179,23 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
   };
   const content = (
     <>
-      {[1, 2, 4, 8, 16, SLOWEST].map((ratio) => (
-        <g key={ratio}>
-          <line class="hair" x1={left} x2={width - right} y1={y(ratio)} y2={y(ratio)} />
-          <text class="axis" x={left - 8} y={y(ratio) + 4} text-anchor="end">
-            {ratio === 1 ? "best" : `${ratio}×`}
-          </text>
-        </g>
-      ))}
+      <text class="axis" x={0} y={11}>
+        times as long as the best
+      </text>
+      {[1, 2, 4, 8, 16, SLOWEST]
+        .filter((ratio) => ratio <= highest)
+        .map((ratio) => (
+          <g key={ratio}>
+            <line class="hair" x1={left} x2={width - right} y1={y(ratio)} y2={y(ratio)} />
+            <text class="axis" x={left - 8} y={y(ratio) + 4} text-anchor="end">
+              {ratio === 1 ? "best" : `${ratio}×`}
+            </text>
+          </g>
+        ))}
       {names.map((name) => {
-        const dim = pointed.value ? pointed.value !== name : !kings.has(name) && name !== state.value.algorithm;
+        const dim = pointed.value
+          ? pointed.value !== name
+          : !kings.has(name) && name !== state.value.algorithm && name !== compared;
         return (
           <path
             key={name}
@@ -288,7 +299,8 @@ function EndLabels(props: {
 }): JSX.Element {
   const { standings, kings } = props;
   const ends = standings.names
-    .map((name) => ({ name, y: props.y(ratiosOf(standings, name).at(-1) ?? SLOWEST) }))
+    .map((name) => props.y(ratiosOf(standings, name).at(-1) ?? SLOWEST))
+    .map((y, i) => ({ name: standings.names[i], from: y, y }))
     .sort((a, b) => a.y - b.y);
   for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + 15);
   const lowest = props.y(1) + 12;
@@ -310,7 +322,10 @@ function EndLabels(props: {
         </text>
       ))}
       {ends.map((one) => (
-        <circle key={one.name} cx={props.x + 2} cy={one.y} r={4} fill={hueOf(one.name)} />
+        <g key={one.name}>
+          <path class="leader" d={`M${props.x - 10} ${one.from}L${props.x + 2} ${one.y}`} stroke={hueOf(one.name)} />
+          <circle cx={props.x + 2} cy={one.y} r={4} fill={hueOf(one.name)} />
+        </g>
       ))}
     </g>
   );
