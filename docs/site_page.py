@@ -11,10 +11,14 @@ import base64
 import gzip
 import json
 import shutil
+import struct
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from allfold.learn.lesson import lessons
 from allfold.price.topology.parse import find_topology
@@ -22,9 +26,11 @@ from allfold.registry import schedule
 from allfold.studio.answers import PROVED
 from allfold.studio.in_browser import Page
 from allfold.studio.lessons import Lessons, after_blocks, content
+from allfold.symbolic import State
 from allfold.view import TOPOLOGY
 from allfold.view.html import page_as_html
 from allfold.view.page import SIZE, TABLE_RANKS, document, entry, planned
+from allfold.view.tokens import TOKENS
 from allfold.view.wins import table
 
 FIRST = """\
@@ -53,6 +59,9 @@ LINKS = {
     "gallery": "docs/gallery.html",
     "install": "docs/install.html",
 }
+
+
+_SHARED = '<meta property="og:image" content="share.png">\n<meta name="twitter:card" content="summary_large_image">'
 
 
 def front_page(pieces: dict[str, dict[str, Any]], course: dict[str, Any]) -> str:
@@ -111,6 +120,41 @@ def piece(name: str, text: str, folder: Path) -> dict[str, Any]:
     return {"file": f"python/{name}.js", "bytes": len(packed)}
 
 
+def share_image() -> bytes:
+    """What other sites show of a link to this one, as a PNG: a ring's cells, which fill with the colours of the ranks."""
+    wide, high, ranks = 1200, 630, 8
+    light, colours = TOKENS["light"], TOKENS["ranks"]["light"]
+    image = np.empty((high, wide, 3), np.uint8)
+
+    def fill(x: float, y: float, width: float, height: float, colour: str, share: float = 1.0) -> None:
+        part = image[round(y) : round(y + height), round(x) : round(x + width)]
+        wanted = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
+        part[:] = np.round(wanted * share + part * (1 - share))
+
+    fill(0, 0, wide, high, light["paper"])
+    state = State(schedule(COLLECTIVE, BASE, ranks))
+    for _ in range(ranks // 2):
+        state.advance()
+    across, down = wide / (ranks + 0.6), high / (ranks + 0.6)
+    for rank in range(ranks):
+        for chunk in range(ranks):
+            x, y = (chunk + 0.42) * across, (rank + 0.42) * down
+            cell, strip = (0.76 * across, 0.76 * down), 0.2 * down
+            fill(x, y, *cell, light["cell"])
+            for one in state.contributors(rank, chunk):
+                left = x + one * cell[0] / ranks
+                fill(left, y, cell[0] / ranks, cell[1], colours[one], 0.45)
+                fill(left, y + cell[1] - strip, cell[0] / ranks, strip, colours[one])
+    rows = b"".join(b"\0" + row.tobytes() for row in image)
+
+    def chunk_of(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", wide, high, 8, 2, 0, 0, 0)
+    body = chunk_of(b"IHDR", head) + chunk_of(b"IDAT", zlib.compress(rows, 9)) + chunk_of(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
 def write(site: Path, python: Path) -> None:
     folder = site / "python"
     shutil.rmtree(folder, ignore_errors=True)
@@ -120,7 +164,8 @@ def write(site: Path, python: Path) -> None:
     listed.unlink()
     lessons_piece = piece("course", json.dumps(course(), ensure_ascii=False, separators=(",", ":")), folder)
     text = front_page(pieces, lessons_piece)
-    (site / "index.html").write_text(text, encoding="utf-8")
+    (site / "index.html").write_text(text.replace("<link rel", f"{_SHARED}\n<link rel", 1), encoding="utf-8")
+    (site / "share.png").write_bytes(share_image())
     python_size = sum(one["bytes"] for one in pieces.values()) / 1e6
     print(
         f"index.html {len(text) / 1e6:.2f} MB, Python {python_size:.1f} MB, lessons {lessons_piece['bytes'] / 1e6:.2f} MB"

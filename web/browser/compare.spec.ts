@@ -83,6 +83,19 @@ test("data and clips are files for other programs", async ({ page }) => {
   ).toBe("1a45dfa3");
 });
 
+test("a comparison is taken along as one picture of both", async ({ page }) => {
+  await page.goto(`${address}#view=time`);
+  await expect(page.locator(".versus .reason")).toBeVisible();
+  await expect(page.locator(".versus").getByRole("button", { name: "clip", exact: true })).toBeVisible();
+  const [file] = await Promise.all([
+    page.waitForEvent("download"),
+    page.locator(".versus").getByRole("button", { name: "SVG", exact: true }).click(),
+  ]);
+  const picture = readFileSync(await file.path(), "utf8");
+  expect(picture.match(/<svg [^>]*viewBox/g)!.length).toBeGreaterThanOrEqual(3); // the file, and both bands
+  expect(picture).toContain("all_reduce: ring and tree");
+});
+
 test("a search selects a cell, and says what there is not", async ({ page }) => {
   await page.goto(`${address}#view=holds&collective=all_reduce&algorithm=ring&ranks=4`);
   const search = page.getByLabel(/^Search/);

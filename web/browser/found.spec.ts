@@ -56,11 +56,13 @@ test("its trees are followed one by one, by mouse and by keyboard, in network an
   await expect(page.locator('.lines .lit[data-line="1"]')).toContainText("→");
 });
 
-test("the cut is lit in the matrix of a large network, too", async ({ page }) => {
+test("the cut is lit in a large network, by class and in the matrix", async ({ page }) => {
   await page.goto(
     exported("ring", "--collective", "all_gather", "--ranks", "24", "--topology", "hosts:ranks_per_host=4"),
   );
   await page.keyboard.press("c");
+  await expect(page.locator("#view-bytes .legend")).toContainText("links of the cut");
+  await page.getByRole("radio", { name: "pairs of ranks" }).click();
   await expect(page.locator("#view-bytes .pair.unlit").first()).toBeVisible();
   await expect(page.locator("#view-bytes .pair:not(.unlit)").first()).toBeVisible();
 });

@@ -304,3 +304,26 @@ for (const width of [390, 1440]) {
     });
   }
 }
+
+test("a network of many ranks is drawn by class; a host of it is opened by a click or from the list", async ({
+  page,
+}) => {
+  await page.goto(`${exported("ring", "--ranks", "64")}#view=bytes&step=40`);
+  const classes = page.locator(".link-class");
+  await expect(classes).toHaveCount(5);
+  await expect(page.locator('[data-class="ports of ranks, out"] text')).toContainText(/64 × ports of ranks, out/);
+  const strip = page.locator('[data-class="ports of ranks, out"] .over');
+  await strip.scrollIntoViewIfNeeded();
+  const { width, height } = (await strip.boundingBox())!;
+  // The bar of rank 37, which is on host 9.
+  await strip.click({ position: { x: (37.5 / 64) * width, y: height / 2 } });
+  await expect(page.locator(".busiest caption").first()).toHaveText("The links of host 9, ranks 36 to 39");
+  await expect(page.locator("#view-bytes svg.picture .rank")).toHaveCount(4);
+  await expect(page.locator("#view-bytes svg.picture .inside")).toHaveText(["36", "37", "38", "39"]);
+  await page.getByLabel("look inside").selectOption("2");
+  await expect(page.locator(".busiest caption").first()).toContainText("The links of host 2");
+  await page.getByRole("button", { name: "‹ all 16 hosts" }).click();
+  await expect(classes).toHaveCount(5);
+  await page.getByRole("radio", { name: "pairs of ranks" }).click();
+  await expect(page.locator("#view-bytes .pair")).toHaveCount(64);
+});

@@ -81,6 +81,8 @@ test("an edit is proved in the page, an endless loop ends, and a link brings the
   test.setTimeout(600_000); // Python starts three times, perhaps on a busy machine
   const patient = { timeout: 240_000 };
   await page.goto(at("index.html"));
+  const shared = await page.locator('meta[property="og:image"]').getAttribute("content");
+  expect(existsSync(`${SITE}/${shared}`)).toBe(true);
   // It is painted before any Python is there: the code that it begins with is proved already.
   await expect(page.locator(".lights .right")).toHaveCount(17);
   await expect(page.locator(".starting")).toHaveCount(0);

@@ -161,3 +161,49 @@ test("256 ranks open where the address says, and clocks that are missing say why
   expect(Math.abs(at.x + at.width / 2 - all.x - all.width / 2)).toBeLessThan(60);
   await expect(page.locator(".clocks .missing")).toContainText("Not measured: allfold show");
 });
+
+test("a part is measured: by a drag with Shift, by the button and a drag, and by keyboard", async ({
+  page,
+  isMobile,
+}) => {
+  await page.goto(`${exported("ring", "--ranks", "8")}#view=time&clock=modelled&step=3`);
+  const frame = page.locator(".spacetime");
+  const measured = page.locator(".measured");
+  const words =
+    /^[\d.]+ µs, from [\d.]+ µs to [\d.]+ µs, ranks? \d.*: \d+ messages? with .*iB, \d+ of them from beginning to end; idle for \d+ % of it\./;
+  const box = (await frame.locator("svg").boundingBox())!;
+  const drag = async (): Promise<void> => {
+    await page.mouse.move(box.x + 0.3 * box.width, box.y + 40);
+    await page.mouse.down();
+    await page.mouse.move(box.x + 0.6 * box.width, box.y + 120, { steps: 4 });
+    await page.mouse.up();
+  };
+  await frame.scrollIntoViewIfNeeded();
+  if (!isMobile) {
+    await page.keyboard.down("Shift");
+    await drag();
+    await page.keyboard.up("Shift");
+    await expect(measured).toHaveText(words);
+    await expect(page.locator(".span rect")).toHaveCount(1);
+    await page.getByRole("button", { name: "Clear the selection" }).click();
+    await expect(measured).toHaveCount(0);
+    await page.getByRole("button", { name: "measure", exact: true }).click();
+    await drag();
+    await expect(measured).toHaveText(words);
+    // Near it, and measured as before.
+    const said = await measured.innerText();
+    await page.getByRole("button", { name: "zoom to it" }).click();
+    await expect(page.getByRole("button", { name: "all", exact: true })).toBeEnabled();
+    expect(await measured.innerText()).toBe(said);
+    await page.getByRole("button", { name: "Clear the selection" }).click();
+  }
+  await frame.focus();
+  await page.keyboard.press("Shift+ArrowRight");
+  await expect(measured).toHaveText(words);
+  const first = await measured.innerText();
+  await page.keyboard.press("Shift+ArrowRight");
+  await page.keyboard.press("Shift+ArrowUp");
+  expect(await measured.innerText()).not.toBe(first);
+  await expect(measured).toContainText("ranks 0 to 6");
+  await expect(page.locator(".where")).toHaveText("step 3 of 14"); // these keys do not play
+});

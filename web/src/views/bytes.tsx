@@ -84,7 +84,7 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
       {byClass ? (
         <Network
           entry={entry}
-          traffic={{ sofar, now: linksOf(entry, replay, step), duration }}
+          traffic={{ sofar, now: linksOf(entry, replay, step), duration, lit: litLinks(entry) }}
           draw={(alone, width) => drawTopology(entry, replay, step, duration, width, alone)}
         />
       ) : (
@@ -116,6 +116,9 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
             {step > 0 && <Key sign="swatch coming">still to come</Key>}
             {duration > 0 && <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />}
             {step > 0 && <Key sign="line flowing">used in this step</Key>}
+            {litLinks(entry) && (
+              <Key sign="line crossing">{cut ? "links of the cut" : "links of what is followed"}</Key>
+            )}
           </>
         ) : (
           <>

@@ -41,6 +41,8 @@ interface Traffic {
   sofar: number[];
   now: Set<number>;
   duration: number;
+  /** The links of what is followed, by name; null if nothing is. */
+  lit: Set<string> | null;
 }
 
 const HEAD = 20;
@@ -178,9 +180,9 @@ function strips(entry: Entry, duration: number, width: number, point: (link: num
         const says = sayings(entry, duration)[i];
         return (
           <g key={row.name} class="link-class" data-class={row.name}>
+            <title>{says}</title>
             <text class="label" x={LEFT} y={top + 14}>
               {fitting(says, wide)}
-              <title>{says}</title>
             </text>
             <rect class="strip" x={LEFT} y={top + HEAD} width={wide} height={STRIP} />
             <rect
@@ -227,7 +229,7 @@ const sayings = remembered((entry: Entry, duration: number) =>
   }),
 );
 
-const LETTER = 6.6; // pixels of the mean letter
+const LETTER = 7.4; // pixels of the mean letter
 const fitting = (says: string, wide: number): string =>
   says.length * LETTER <= wide ? says : `${says.slice(0, Math.floor(wide / LETTER) - 1)}…`;
 
@@ -235,7 +237,7 @@ const ranksOf = (entry: Entry, host: number): number[] =>
   entry.topology!.host.slice(0, entry.schedule.ranks).flatMap((one, rank) => (one === host ? [rank] : []));
 
 /** A bar per link: what is still to come is pale; a dash below it says that this step uses it. */
-function layersOf(rows: Row[], links: LinkJson[], { sofar, now, duration }: Traffic, wide: number): Layer[] {
+function layersOf(rows: Row[], links: LinkJson[], { sofar, now, duration, lit }: Traffic, wide: number): Layer[] {
   const colours = Array.from({ length: SHADES + 1 }, (_, shade) => heat(shade / SHADES));
   return rows.flatMap((row, i) => {
     const bottom = i * PITCH + HEAD + STRIP;
@@ -243,18 +245,24 @@ function layersOf(rows: Row[], links: LinkJson[], { sofar, now, duration }: Traf
     const cell = row.wide * wide;
     const width = clamp(cell - (cell > 3 ? 1 : 0), 0.8, 40);
     const layer = (colour: string, opacity: number): Layer => ({ lines: [], colour, width, opacity });
-    const [there, coming] = [1, 0.25].map((opacity) => colours.map((colour) => layer(colour, opacity)));
+    const [there, coming, unlit] = [1, 0.25, 0.1].map((opacity) => colours.map((colour) => layer(colour, opacity)));
+    const frame = { ...layer("--accent", 1), width: 3 };
     const used = { ...layer("--warm", 1), width: 2 };
     row.links.forEach((number, k) => {
       const link = links[number];
       const x = LEFT + row.at[k] * wide + cell / 2;
       const high = (value: number): number => bottom - Math.max(1.5, (STRIP * value) / most);
       const shade = Math.round(use(link, duration) * SHADES);
+      if (lit && !lit.has(link.name)) {
+        if (link.bytes > 0) unlit[shade].lines.push(x, bottom, x, high(link.bytes));
+        return;
+      }
+      if (lit) frame.lines.push(x - width / 2, bottom - STRIP, x + width / 2, bottom - STRIP);
       if (sofar[number] < link.bytes) coming[shade].lines.push(x, bottom, x, high(link.bytes));
       if (sofar[number] > 0) there[shade].lines.push(x, bottom, x, high(sofar[number]));
       if (now.has(number)) used.lines.push(x - width / 2, bottom + 3, x + width / 2, bottom + 3);
     });
-    return [...coming, ...there, used].filter((one) => one.lines.length);
+    return [...unlit, ...coming, ...there, used, frame].filter((one) => one.lines.length);
   });
 }
 

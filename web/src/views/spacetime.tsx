@@ -223,7 +223,8 @@ export function SpaceTime(props: {
       <p class="told" aria-live={playing.value ? "off" : "polite"}>
         {picked ? (
           <>
-            {saying(picked, what)} {wait && waitInWords(wait, what.transfers)}
+            {saying(picked, what)}
+            {wait && ` ${waitInWords(wait, what.transfers)}`}
             {wait && held && (
               <span class="chain">
                 <Quiet disabled={!wait.before} onClick={() => follow(wait.before?.of)}>
