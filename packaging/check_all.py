@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from stage import LOGS, clock, run, show_end
 
-# What each needs beyond `make test`: Node (web), Chromium (browser, site), Firefox (firefox), root (hosts), UCX's library (ucx), an index with
-# the frameworks. Without a GPU, test-gpu skips its tests.
+# What each needs beyond `make test`: Node (web), Chromium (browser, site), Firefox (firefox), root (hosts), UCX's library
+# (ucx), an index with the frameworks. Without a GPU, test-gpu skips its tests.
 TARGETS = [
     "test",
     "test-all",

@@ -47,7 +47,11 @@ test("a message that is pointed at shows its band and its sentence", async ({ pa
   await expect(page.locator(".picked .bytes")).toHaveCount(1);
   await page.mouse.click(x, y);
   await expect(page.locator(".where")).toHaveText("step 3 of 14");
+  // What was clicked stays, until a click on nothing.
   await page.mouse.move(5, 5);
+  await expect(page.locator(".picked")).toHaveCount(1);
+  const { x: left, y: top } = (await page.locator("#view-time .spacetime").boundingBox())!;
+  await page.mouse.click(left + 3, top + 3);
   await expect(page.locator(".picked")).toHaveCount(0);
 });
 
