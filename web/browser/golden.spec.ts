@@ -3,7 +3,7 @@
  *
  * What is kept is small: a picture of 1440 × 900 pixels as 48 × 30 averages, eight in one file for each view. So
  * fonts and the smoothing of edges make no difference, and neither does the pixel ratio of the screen; a canvas that is
- * cropped, a grid that grew or a colour that changed does. `npx playwright test golden --project page -u` takes new
+ * cropped, a grid that grew or a colour that changed does. `npx playwright test golden --project page -u all` takes new
  * ones: look at them before you commit them, and at the page.
  */
 
