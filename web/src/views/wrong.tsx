@@ -26,6 +26,7 @@ export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid:
   // The label goes below its cell, or above it in the last row, and stays inside the picture.
   const below = at.rank < replay.ranks - 1 || grid.height - y - grid.cellY > 24;
   const middle = Math.max(grid.left + 4, Math.min(grid.width - 8 - says.length * 7.8, x));
+  const base = below ? y + grid.cellY + 17 : y - 9;
   return (
     <g class="wrong" data-blamed={`${at.rank} ${at.chunk}`}>
       {[...cells.keys()].map((one) => {
@@ -44,9 +45,12 @@ export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid:
       })}
       <Around grid={grid} at={at} class="blamed" />
       {says && (
-        <text class="says" x={middle} y={below ? y + grid.cellY + 17 : y - 9}>
-          {says}
-        </text>
+        <>
+          <rect class="says-ground" x={middle - 3} y={base - 13} width={says.length * 7.8 + 6} height={18} rx={4} />
+          <text class="says" x={middle} y={base}>
+            {says}
+          </text>
+        </>
       )}
     </g>
   );
