@@ -3,40 +3,49 @@
     python tests/explain/trials.py --trials 100 --backend gloo
 
 Each trial is a random program (`trial_programs.py`) that three processes run with a short timeout. Its records are written as
-by ALLFOLD_FLIGHT_DIR, and explained. torch's own analyser reads the same files.
+by ALLFOLD_FLIGHT_DIR, and explained. With --torch, torch's own analyser reads the same files, and the program runs once more
+with TORCH_DISTRIBUTED_DEBUG=DETAIL. Trials of `--jobs` processes run beside each other.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import multiprocessing
 import os
+import pickle
 import re
-import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+import traceback
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import cloudpickle  # type: ignore[import-untyped]
 from trial_programs import KINDS, NAMED, RANKS, Trial, make_trial
 
 from allfold.errors import UsageError
 from allfold.explain.findings import Finding, findings
 from allfold.explain.read import read_run
 from allfold.launch import supervise
-from allfold.launch.kept import KeptTemplate, end_kept
+from allfold.launch.kept import KeptTemplate
 from allfold.launch.spawn import run_everywhere
 
 _PATIENCE = 3.0  # seconds until a call gives up
 
 
-def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: float) -> None:
+def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: float, detail: bool = False) -> None:
     """The work of a rank: run the program, and write the record as a failed rank does."""
+    os.environ["ALLFOLD_FLIGHT_DIR"], os.environ["TORCH_FR_BUFFER_SIZE"] = folder, "2000"
     import torch.distributed as dist
 
-    os.environ["ALLFOLD_FLIGHT_DIR"], os.environ["TORCH_FR_BUFFER_SIZE"] = folder, "2000"
+    if detail:
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
     rank = int(os.environ["RANK"])
     limit = timedelta(seconds=patience)
     dist.init_process_group(backend, timeout=limit)
@@ -50,6 +59,7 @@ def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: flo
     try:
         names["main"](rank, *groups, 2.5 * patience)
     except Exception as error:
+        Path(folder, f"error-{rank}").write_text("".join(traceback.format_exception(error)))
         frames = []
         trace = error.__traceback__
         while trace is not None:
@@ -62,9 +72,9 @@ def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: flo
     os._exit(0)
 
 
-def run_trial(trial: Trial, backend: str, folder: Path, patience: float = _PATIENCE) -> Path:
+def run_trial(trial: Trial, backend: str, folder: Path, patience: float = _PATIENCE, detail: bool = False) -> Path:
     """The folder of the records. `patience`: the seconds after which a call, or the start of a group, gives up."""
-    program, records = folder / "train.py", folder / "flights"
+    program, records = folder / "train.py", folder / ("detail" if detail else "flights")
     program.write_text(trial.text)
     records.mkdir(exist_ok=True)
     with contextlib.suppress(Exception):  # ranks end without an answer, one of them by a signal
@@ -72,7 +82,7 @@ def run_trial(trial: Trial, backend: str, folder: Path, patience: float = _PATIE
             contextlib.nullcontext,
             rank_of_trial,
             RANKS,
-            args=(str(program), backend, str(records), patience),
+            args=(str(program), backend, str(records), patience, detail),
             survive=True,
             timeout=180,
         )
@@ -97,28 +107,116 @@ def judge(trial: Trial, found: Finding | None) -> tuple[bool, bool, bool]:
     return bool(found.ranks) and found.ranks[0] == trial.culprit, line in trial.lines, found.kind in kinds
 
 
-def judge_torch(trial: Trial, records: Path, mended: bool) -> tuple[bool, str]:
-    """Does torch's analyser name the rank? It names "Culprit rank 1" or "missing ranks: {1}". And how it ended."""
-    if not mended:
-        _strip(records)
-    done = subprocess.run(
-        [Path(sys.executable).parent / "torchfrtrace", "--prefix", "torch_flight_", "--allow-incomplete-ranks", records],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
+class Named(NamedTuple):
+    """The answer of one tool to one trial: was the rank named, and the line?"""
+
+    rank: bool
+    line: bool
+    said: str = ""
+
+
+def judge_analyser(trial: Trial, records: Path) -> Named:
+    """torch's analyser. It names "Culprit rank 1" or "missing ranks: {1}", and prints stacks of calls."""
+    said = _in_a_child(_analyse, records)
     named = re.search(r"Culprit rank (\d+)", said) or re.search(r"missing ranks: \{(\d+)\}", said)
-    error = re.findall(r"^(\w+Error.*)", said, re.MULTILINE)
-    return bool(named and int(named[1]) == trial.culprit), error[-1] if error else ""
+    error = re.findall(r"^(\w+(?:Error|Exception).*)", said, re.MULTILINE)
+    rank = bool(named and int(named[1]) == trial.culprit)
+    lines = {int(line) for line in re.findall(r"train\.py:(\d+)", said)}
+    return Named(rank, bool(lines & set(trial.lines)), error[-1] if error else "")
 
 
-def _strip(records: Path) -> None:
-    """As gloo itself writes it: no members of groups."""
-    import pickle
+def judge_detail(trial: Trial, records: Path) -> Named:
+    """The errors that ranks raise with DETAIL. They name ranks in pairs, so the rank counts as named in a pair; the line, in the
+    traceback of the rank that is named."""
+    errors = {path.name: path.read_text() for path in records.glob("error-*")}
+    said = "\n".join(errors.values())
+    ranks = {int(rank) for rank in re.findall(r"\b[Rr]ank (\d+) (?:is running|successfully|failed)", said)}
+    for several in re.findall(r"Ranks? ([\d, ]+?) failed to pass monitoredBarrier", said):
+        ranks |= {int(word) for word in several.split(",") if word.strip().isdecimal()}
+    own = errors.get(f"error-{trial.culprit}", "")
+    lines = {int(line) for line in re.findall(r'train\.py", line (\d+)', own)}
+    last = said.strip().splitlines()[-1][:200] if said.strip() else ""
+    return Named(trial.culprit in ranks, trial.culprit in ranks and bool(lines & set(trial.lines)), last)
 
+
+def _analyse(records: Path) -> None:
+    from torch.distributed.flight_recorder.fr_trace import main as analyse
+
+    sys.argv = ["torchfrtrace"]
+    analyse(["--prefix", "torch_flight_", "--allow-incomplete-ranks", str(records)])
+
+
+def _in_a_child(work: Any, *args: Any) -> str:
+    """The output of work that may exit, or raise, in a process of its own, which has imported torch already."""
+    import torch.distributed.flight_recorder.fr_trace  # noqa: F401
+
+    with tempfile.TemporaryFile() as output:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+                work(*args)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+        os.waitpid(child, 0)
+        output.seek(0)
+        return output.read().decode(errors="replace")
+
+
+def strip(records: Path) -> None:
+    """Make dumps like those that gloo itself writes: no members of groups."""
     for path in records.glob("torch_flight_*"):
         document = pickle.loads(path.read_bytes())
         document["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[]"}}
         path.write_bytes(pickle.dumps(document, protocol=2))
+
+
+def try_seed(seed: int, backend: str, torch_too: bool) -> dict[str, Any]:
+    """One trial: what each tool has named."""
+    supervise.RepeatedTemplate = KeptTemplate  # type: ignore[attr-defined]  # torch is imported once
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    trial = make_trial(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        records = run_trial(trial, backend, Path(folder))
+        found = explained(records, backend)
+        rank, line, kind = judge(trial, found)
+        row: dict[str, Any] = {"seed": seed, "kind": trial.kind, "culprit": trial.culprit, "lines": trial.lines}
+        row |= {"rank": rank, "line": line, "verdict": kind, "said": found.sentence if found else "nothing found"}
+        if torch_too:
+            row["fr_trace"] = judge_analyser(trial, records)
+            strip(records)
+            row["fr_trace, gloo's own dumps"] = judge_analyser(trial, records)
+            row["DETAIL"] = judge_detail(trial, run_trial(trial, backend, Path(folder), detail=True))
+    return row
+
+
+_TOOLS = ("fr_trace", "fr_trace, gloo's own dumps", "DETAIL")
+
+
+def print_table(rows: list[dict[str, Any]], backend: str) -> bool:
+    """The shares of each kind; true if rank and line are right in 99 of 100 trials."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        for name in (row["kind"], "all"):
+            count = counts[name]
+            both = row["rank"] and row["line"]
+            count.update(trials=1, rank=row["rank"], line=row["line"], both=both, verdict=row["verdict"])
+            for tool in _TOOLS:
+                if tool in row:
+                    named = Named(*row[tool])
+                    count.update({f"{tool}: rank": named.rank, f"{tool}: both": named.rank and named.line})
+    columns = ["trials", "rank", "line", "both", "verdict"]
+    columns += [f"{tool}: {what}" for tool in _TOOLS for what in ("rank", "both") if any(tool in row for row in rows)]
+    print(f"{backend}\n{'kind':<10} " + "  ".join(columns))
+    for name in (*KINDS, "all"):
+        print(f"{name:<10} " + "  ".join(f"{counts[name][column]:{len(column)}}" for column in columns))
+    return counts["all"]["both"] >= 0.99 * counts["all"]["trials"]
 
 
 def main() -> int:
@@ -126,34 +224,27 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--backend", choices=["gloo", "allfold"], default="gloo")
-    parser.add_argument("--torch", action="store_true", help="also run torch's own analyser on the records")
+    parser.add_argument("--torch", action="store_true", help="also torch's own analyser, and a run with DETAIL")
+    parser.add_argument("--jobs", type=int, default=1, help="trials beside each other")
+    parser.add_argument("--rows", help="a file to which each trial is appended as a line of JSON")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
-    supervise.RepeatedTemplate = KeptTemplate  # type: ignore[attr-defined]  # torch is imported once
-    counts: dict[str, list[int]] = defaultdict(lambda: [0] * 6)
-    for seed in range(arguments.first, arguments.first + arguments.trials):
-        trial = make_trial(seed)
-        with tempfile.TemporaryDirectory() as folder:
-            records = run_trial(trial, arguments.backend, Path(folder))
-            found = explained(records, arguments.backend)
-            rank, line, kind = judge(trial, found)
-            row = [1, rank, line, rank and line, kind, 0]
-            if arguments.torch and arguments.backend == "gloo":
-                row[5], error = judge_torch(trial, records, mended=True)
-                plain, crash = judge_torch(trial, records, mended=False)
+    seeds = range(arguments.first, arguments.first + arguments.trials)
+    rows = []
+    with (
+        open(arguments.rows or os.devnull, "a") as file,
+        ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool,
+    ):
+        for row in pool.map(partial(try_seed, backend=arguments.backend, torch_too=arguments.torch), seeds):
+            rows.append(row)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            if arguments.verbose or not (row["rank"] and row["line"]):
+                print("seed {seed}: {kind} by rank {culprit} at {lines}: rank={rank} line={line} verdict={verdict}".format(**row))
+                print(f"  {row['said']}", flush=True)
                 if arguments.verbose:
-                    print(f"  torch: {row[5]} {error}; plain dumps: {plain} {crash}")
-        counts[trial.kind] = [a + int(b) for a, b in zip(counts[trial.kind], row, strict=True)]
-        if arguments.verbose or not (rank and line):
-            said = found.sentence if found else "nothing found"
-            print(f"seed {seed}: {trial.kind} by rank {trial.culprit} at {trial.lines}: {rank=} {line=} {kind=}")
-            print(f"  {said}", flush=True)
-    print(f"{arguments.backend}\n{'kind':<10} trials  rank  line  both  kind  torch")
-    for name in KINDS:
-        trials, *right = counts[name]
-        print(f"{name:<10} {trials:6} " + " ".join(f"{one:5}" for one in right))
-    end_kept()
-    return 0
+                    print("".join(f"  {tool}: {row[tool]}\n" for tool in _TOOLS if tool in row), end="", flush=True)
+    return int(not print_table(rows, arguments.backend))
 
 
 if __name__ == "__main__":
