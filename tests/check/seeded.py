@@ -9,6 +9,7 @@ import random
 import re
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -91,6 +92,7 @@ def trial(seed: int, ranks: int = 3) -> Trial:
 def run_trial(one: Trial, backend: str, store: Any, rank: int) -> str:
     """One rank's part: the error that it got, or what it said on stderr about a rank that was late."""
     said = _Said(store)
+    warnings.simplefilter("ignore")  # torch's go to stderr, too
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said):
         path = Path(folder) / "program.py"
         path.write_text(one.source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from each import each
@@ -123,13 +124,52 @@ def test_what_a_record_does_not_know_is_no_difference() -> None:
     assert findings(a_run([[call("broadcast", 9, root=0)], [unknown]])) == []
 
 
+TWO = {"1": (0, 1, 2), "2": (0, 1, 2)}
+
+
 def test_a_circle_between_groups() -> None:
-    a, b = call("all_reduce", 12, group="1"), call("all_reduce", 14, group="2")
-    found = the_finding(a_run([[A, a], [A, b], [A, a]], {"1": (0, 1, 2), "2": (0, 1, 2)}))
-    assert (found.kind, found.ranks, found.place) == ("circle", (1, 0), "train.py:14")
+    a, b = (call("all_reduce", 12, group=group) for group in ("1", "2"))  # for group in groups: …
+    found = the_finding(a_run([[A, a], [A, b], [A, a]], TWO))
+    assert (found.kind, found.ranks, found.circle, found.place) == ("circle", (1, 0), (1, 0), "train.py:12")
     assert found.sentence == (
-        "circular wait between groups: rank 1 is in call 1 of group 2, all_reduce(float32[4]) at train.py:14, and rank 0 is in "
+        "circular wait between groups: rank 1 is in call 1 of group 2, all_reduce(float32[4]) at train.py:12, and rank 0 is in "
         "call 1 of group 1, all_reduce(float32[4]) at train.py:12 (as is rank 2); each waits for the other"
+    )
+
+
+def test_a_call_left_out_before_one_in_another_group() -> None:
+    found = the_finding(a_run([[A, B], [A, call("all_reduce", 14, group="1")], [A, B]], TWO))
+    assert (found.kind, found.ranks, found.circle, found.place) == ("left out", (1,), (1, 0), "train.py:9")
+    assert found.sentence == (
+        "rank 1 left out broadcast(float32[4]) at train.py:9 (call 2 of the world), in which ranks 0 and 2 wait; it went on to "
+        "all_reduce(float32[4]) at train.py:14 (call 1 of group 1), and waits there" + COMMON
+    )
+
+
+def test_an_extra_call_in_another_group() -> None:
+    found = the_finding(a_run([[A, C], [A, call("all_reduce", 9, group="1")], [A, C]], TWO))
+    assert (found.kind, found.ranks, found.circle, found.place) == ("one more", (1,), (1, 0), "train.py:9")
+    assert found.sentence == (
+        "rank 1 made an extra call, all_reduce(float32[4]) at train.py:9 (call 1 of group 1), in which it waits; ranks 0 and 2 "
+        "wait in all_gather(float32[4]) at train.py:10 (call 2 of the world)"
+    )
+
+
+def test_a_circle_after_different_calls_stays_a_circle() -> None:
+    alone, last = call("barrier", 11, group="2"), call("all_reduce", 14, group="1")
+    found = the_finding(a_run([[A, B], [A, alone, last], [A, B]], {"1": (0, 1, 2), "2": (1,)}))
+    assert (found.kind, found.ranks) == ("circle", (1, 0))
+
+
+def test_an_extra_call_after_the_others_have_ended() -> None:
+    run = a_run([[A], [A, A], [A]])
+    for rank in (0, 2):
+        run.ranks[rank].ended = "ended"
+    found = the_finding(run)
+    assert (found.kind, found.ranks, found.place) == ("one more", (1,), "train.py:8")
+    assert found.sentence == (
+        "rank 1 made an extra call, all_reduce(float32[4]) at train.py:8 (call 2 of the world); ranks 0 and 2 ended without it"
+        + COMMON
     )
 
 
@@ -242,3 +282,21 @@ def test_a_circle_of_messages() -> None:
     found = the_finding(RunFacts(ranks, {WORLD: GroupFacts(WORLD, "the world", (0, 1, 2))}))
     assert found.kind == "circle"
     assert found.sentence.startswith("circular wait of messages: rank 0 is in recv(from rank 1)")
+
+
+def test_a_rank_that_came_after_the_others_had_given_up_and_went_on() -> None:
+    run = a_run([[A, call("all_reduce", 12), B], [A, call("all_reduce", 12)], [A, call("all_reduce", 12)]])
+    for rank in run.ranks.values():
+        first, late, *rest = rank.calls
+        begun = 100.0 + (7.5 if rank.number == 0 else 0)
+        rank.calls = [replace(first, done=True), replace(late, begun=begun, timeout=3.0, done=rank.number == 0), *rest]
+    run.ranks[1].said = [
+        "CollectiveTimeout: all_reduce: rank 0 did not arrive within 3 s (call 2 of the world); rank 0 (process 31) has done "
+        "call 1, all_reduce(float32[4] sum); it is at data.py:31 in load, called from train.py:11 in main"
+    ]
+    found = the_finding(run)
+    assert (found.kind, found.ranks, found.place) == ("late", (0,), "data.py:31")
+    assert found.sentence == (
+        "rank 0 was late: it made all_reduce(float32[4]) at train.py:12 (call 2 of the world) 7.5 s after rank 1, which waits "
+        "for 3 s; before that, it was at data.py:31 in load" + COMMON
+    )

@@ -35,3 +35,11 @@ def test_allfold(tmp_path: Path, kind: str) -> None:
     found = explained(run_trial(trial, "allfold", tmp_path, PATIENCE), "allfold")
     right_rank, _, right_kind = judge(trial, found)  # the line is recorded only if the ranks notice it in that call
     assert right_rank and right_kind, f"{found}\n{trial.text}"
+
+
+@pytest.mark.parametrize("kind", ["left out", pytest.param("reduction", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("backend", ["allfold", pytest.param("gloo", marks=pytest.mark.exhaustive)])
+def test_what_allfold_record_writes(tmp_path: Path, backend: str, kind: str) -> None:
+    trial = make_trial(10 + KINDS.index(kind))
+    found = explained(run_trial(trial, backend, tmp_path, PATIENCE, "record"), backend)
+    assert judge(trial, found) == (True, True, True), f"{found}\n{trial.text}"

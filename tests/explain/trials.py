@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -35,17 +36,23 @@ from allfold.explain.read import read_run
 from allfold.launch import supervise
 from allfold.launch.kept import KeptTemplate
 from allfold.launch.spawn import run_everywhere
+from allfold.record.facts import BEGINS, facts_of_files
 
 _PATIENCE = 3.0  # seconds until a call gives up
 
 
-def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: float, detail: bool = False) -> None:
-    """The work of a rank: run the program, and write the record as a failed rank does."""
+def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: float, way: str) -> None:
+    """The work of a rank: run the program, and write its records as a failed rank does."""
     os.environ["ALLFOLD_FLIGHT_DIR"], os.environ["TORCH_FR_BUFFER_SIZE"] = folder, "2000"
     import torch.distributed as dist
 
-    if detail:
+    from allfold.record import install
+
+    if way == "detail":
         dist.set_debug_level(dist.DebugLevel.DETAIL)
+    if way == "record":
+        os.environ["ALLFOLD_RECORD"] = folder
+        install.install()
     rank = int(os.environ["RANK"])
     limit = timedelta(seconds=patience)
     dist.init_process_group(backend, timeout=limit)
@@ -56,9 +63,11 @@ def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: flo
     assert flights._watcher is not None
     names: dict[str, Any] = {}
     exec(compile(Path(path).read_text(), path, "exec"), names)
+    words = ""
     try:
         names["main"](rank, *groups, 2.5 * patience)
     except Exception as error:
+        words = f"{type(error).__name__}: {error}"
         Path(folder, f"error-{rank}").write_text("".join(traceback.format_exception(error)))
         frames = []
         trace = error.__traceback__
@@ -68,13 +77,18 @@ def rank_of_trial(_: object, path: str, backend: str, folder: str, patience: flo
         flights._watcher.write(f"raised {type(error).__name__}", flights._lines(reversed(frames)))
     else:
         flights._watcher.write("ended")
+    if install._recorder is not None:
+        install._recorder.end(words)
     sys.stdout.flush()
     os._exit(0)
 
 
-def run_trial(trial: Trial, backend: str, folder: Path, patience: float = _PATIENCE, detail: bool = False) -> Path:
-    """The folder of the records. `patience`: the seconds after which a call, or the start of a group, gives up."""
-    program, records = folder / "train.py", folder / ("detail" if detail else "flights")
+def run_trial(trial: Trial, backend: str, folder: Path, patience: float = _PATIENCE, way: str = "flights") -> Path:
+    """The folder of the records. `patience`: the seconds after which a call, or the start of a group, gives up.
+
+    `way`: "flights", "record" (as `allfold record` writes it), or "detail" (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+    """
+    program, records = folder / "train.py", folder / way
     program.write_text(trial.text)
     records.mkdir(exist_ok=True)
     with contextlib.suppress(Exception):  # ranks end without an answer, one of them by a signal
@@ -82,7 +96,7 @@ def run_trial(trial: Trial, backend: str, folder: Path, patience: float = _PATIE
             contextlib.nullcontext,
             rank_of_trial,
             RANKS,
-            args=(str(program), backend, str(records), patience, detail),
+            args=(str(program), backend, str(records), patience, way),
             survive=True,
             timeout=180,
         )
@@ -90,9 +104,9 @@ def run_trial(trial: Trial, backend: str, folder: Path, patience: float = _PATIE
 
 
 def explained(records: Path, backend: str) -> Finding | None:
-    kept = sorted(records.glob("allfold-flight-*")) if backend == "allfold" else [records]
+    ours = "rank-*.allfold" if records.name == "record" else "allfold-flight-*" if backend == "allfold" else "*"
     try:
-        found = findings(read_run(kept)[0])
+        found = findings(read_run(sorted(records.glob(ours)), others={BEGINS: facts_of_files})[0])
     except UsageError:  # there are no records
         return None
     return found[0] if found else None
@@ -126,8 +140,10 @@ def judge_analyser(trial: Trial, records: Path) -> Named:
 
 
 def judge_detail(trial: Trial, records: Path) -> Named:
-    """The errors that ranks raise with DETAIL. They name ranks in pairs, so the rank counts as named in a pair; the line, in the
-    traceback of the rank that is named."""
+    """The errors that ranks raise with DETAIL.
+
+    They name ranks in pairs, so a rank in a pair counts; they name no line, so the one in that rank's traceback counts.
+    """
     errors = {path.name: path.read_text() for path in records.glob("error-*")}
     said = "\n".join(errors.values())
     ranks = {int(rank) for rank in re.findall(r"\b[Rr]ank (\d+) (?:is running|successfully|failed)", said)}
@@ -143,26 +159,23 @@ def _analyse(records: Path) -> None:
     from torch.distributed.flight_recorder.fr_trace import main as analyse
 
     sys.argv = ["torchfrtrace"]
-    analyse(["--prefix", "torch_flight_", "--allow-incomplete-ranks", str(records)])
+    try:
+        analyse(["--prefix", "torch_flight_", "--allow-incomplete-ranks", str(records)])
+    except (Exception, SystemExit):
+        traceback.print_exc()
 
 
 def _in_a_child(work: Any, *args: Any) -> str:
     """The output of work that may exit, or raise, in a process of its own, which has imported torch already."""
-    import torch.distributed.flight_recorder.fr_trace  # noqa: F401
-
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
             try:
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
-                sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
-                work(*args)
-            except BaseException:
-                traceback.print_exc()
+                with open(1, "w", closefd=False) as sys.stdout, open(2, "w", closefd=False) as sys.stderr:
+                    work(*args)
             finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
                 os._exit(0)
         os.waitpid(child, 0)
         output.seek(0)
@@ -179,7 +192,8 @@ def strip(records: Path) -> None:
 
 def try_seed(seed: int, backend: str, torch_too: bool) -> dict[str, Any]:
     """One trial: what each tool has named."""
-    supervise.RepeatedTemplate = KeptTemplate  # type: ignore[attr-defined]  # torch is imported once
+    importlib.import_module("torch")  # then the process that ranks are forked from imports it, too
+    supervise.RepeatedTemplate = KeptTemplate  # type: ignore[attr-defined]
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     trial = make_trial(seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -188,15 +202,19 @@ def try_seed(seed: int, backend: str, torch_too: bool) -> dict[str, Any]:
         rank, line, kind = judge(trial, found)
         row: dict[str, Any] = {"seed": seed, "kind": trial.kind, "culprit": trial.culprit, "lines": trial.lines}
         row |= {"rank": rank, "line": line, "verdict": kind, "said": found.sentence if found else "nothing found"}
+        found = explained(run_trial(trial, backend, Path(folder), way="record"), backend)
+        rank, line, kind = judge(trial, found)
+        row["record"] = Named(rank, line, found.sentence if found else "nothing found")
         if torch_too:
+            importlib.import_module("torch.distributed.flight_recorder.fr_trace")
             row["fr_trace"] = judge_analyser(trial, records)
             strip(records)
             row["fr_trace, gloo's own dumps"] = judge_analyser(trial, records)
-            row["DETAIL"] = judge_detail(trial, run_trial(trial, backend, Path(folder), detail=True))
+            row["DETAIL"] = judge_detail(trial, run_trial(trial, backend, Path(folder), way="detail"))
     return row
 
 
-_TOOLS = ("fr_trace", "fr_trace, gloo's own dumps", "DETAIL")
+_TOOLS = ("record", "fr_trace", "fr_trace, gloo's own dumps", "DETAIL")
 
 
 def print_table(rows: list[dict[str, Any]], backend: str) -> bool:
@@ -216,7 +234,7 @@ def print_table(rows: list[dict[str, Any]], backend: str) -> bool:
     print(f"{backend}\n{'kind':<10} " + "  ".join(columns))
     for name in (*KINDS, "all"):
         print(f"{name:<10} " + "  ".join(f"{counts[name][column]:{len(column)}}" for column in columns))
-    return counts["all"]["both"] >= 0.99 * counts["all"]["trials"]
+    return counts["all"]["record: both"] >= 0.99 * counts["all"]["trials"]
 
 
 def main() -> int:
@@ -239,9 +257,13 @@ def main() -> int:
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
-            if arguments.verbose or not (row["rank"] and row["line"]):
-                print("seed {seed}: {kind} by rank {culprit} at {lines}: rank={rank} line={line} verdict={verdict}".format(**row))
-                print(f"  {row['said']}", flush=True)
+            if arguments.verbose or not (row["rank"] and row["line"] and row["record"].rank and row["record"].line):
+                print(
+                    "seed {seed}: {kind} by rank {culprit} at {lines}: rank={rank} line={line} verdict={verdict}".format(
+                        **row
+                    )
+                )
+                print(f"  {row['said']}\n  record: {row['record']}", flush=True)
                 if arguments.verbose:
                     print("".join(f"  {tool}: {row[tool]}\n" for tool in _TOOLS if tool in row), end="", flush=True)
     return int(not print_table(rows, arguments.backend))

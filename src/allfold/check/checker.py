@@ -15,13 +15,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..engines.last_words import last_words, note_ending, watch_multiprocessing
 from ..intercept.lines import lines_of, place, place_of_main
-from ..intercept.operations import POINT_TO_POINT, Go, Made, tensors_of, work_of
+from ..intercept.operations import POINT_TO_POINT, Go, Made, seconds_of, tensors_of, work_of
 from ..wording import name_ranks
 from .site import Site, connect
 from .story import describe
@@ -29,7 +28,6 @@ from .wait import Waits
 
 _MOST_TEXTS = 50_000
 _WATCH_SECONDS, _REPORT_SECONDS = 5.0, 1.0
-_DEFAULT_SECONDS = 1800.0
 _SPINS, _SPIN_SECONDS = 50, 0.1
 _MOST_PENDING = 1000
 
@@ -49,7 +47,7 @@ class _Group:
         self.own = here.index(site.rank)
         self.lanes = site.board.group(number, _label(name, ranks, site.size).encode(), here, self.own)
         self.calls = 0
-        self.seconds = _seconds(group)
+        self.seconds = seconds_of(group)
 
 
 def _label(name: str, ranks: list[int], size: int) -> str:
@@ -57,19 +55,6 @@ def _label(name: str, ranks: list[int], size: int) -> str:
         return "the default group" if name in ("", "0", "default_pg") else f"group {name} (all ranks)"
     shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
     return f"group {name} (ranks {shown})"
-
-
-def _seconds(group: Any) -> float:
-    """The timeout of a group, if one of its backends has it; else torch's default."""
-    for device in ("cpu", "cuda"):
-        try:
-            backend = group._get_backend(torch.device(device))
-        except RuntimeError:
-            continue
-        timeout = getattr(getattr(backend, "options", None), "_timeout", None) or getattr(backend, "_timeout", None)
-        if isinstance(timeout, timedelta):
-            return timeout.total_seconds()
-    return _DEFAULT_SECONDS
 
 
 class Checker:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..explain.calls import RunFacts
-from ..explain.findings import Finding, findings
+from ..explain.findings import findings
 from ..wording import name_ranks
 from .site import Site
 from .story import run_of
@@ -121,11 +121,11 @@ class Waits:
 
     def _look_for_a_circle(self, before: str) -> str:
         """The sentence about a circular wait, or "". Raises if the same one was found the last time, too."""
-        found = _first(findings(self._run()), "circle")
+        found = next((one for one in findings(self._run()) if one.circle), None)
         if found is None:
             return ""
         waiting = {wait[0] for wait in self._board.waits()}
-        if not waiting.issuperset(found.ranks):
+        if not waiting.issuperset(found.circle):
             return ""
         if found.sentence == before:
             raise self.fail("mismatch", found.sentence)
@@ -160,10 +160,6 @@ class Waits:
 
     def _run(self) -> RunFacts:
         return run_of(self._board, self._site.ranks)
-
-
-def _first(found: list[Finding], kind: str) -> Finding | None:
-    return next((one for one in found if one.kind == kind), None)
 
 
 def _name(lanes: Any) -> str:

@@ -12,13 +12,14 @@ from ..explain.findings import Finding, findings, summary
 from ..explain.read import Skipped, read_run
 from ..explain.report import as_json
 from ..files import write_whole
+from ..record.facts import BEGINS, facts_of_files
 from ..wording import counted, name_ranks
 from .terminal import progress, write_json, write_lines
 
 
 def run(arguments: argparse.Namespace) -> int:
     with progress("reading the records") as said:
-        found_run, skipped = read_run([Path(path) for path in arguments.paths], said)
+        found_run, skipped = read_run([Path(path) for path in arguments.paths], said, {BEGINS: facts_of_files})
         found = findings(found_run)
     if not found_run.ranks and not found_run.notes:
         raise UsageError("these files name no ranks")

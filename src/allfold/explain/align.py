@@ -183,6 +183,11 @@ def _by_lines(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], 
     forward, backward = (theirs.stack, mine.stack) in follow, (mine.stack, theirs.stack) in follow
     if forward != backward:
         return "left out" if forward else "one more"
+    return by_place(mine, theirs)
+
+
+def by_place(mine: CallFacts, theirs: CallFacts) -> str:
+    """The verdict by the lines of two calls, of which one rank made the first, and another the second."""
     place = _fork(mine.stack, theirs.stack)
     if place is None:
         return "instead"

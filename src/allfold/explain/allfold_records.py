@@ -16,6 +16,7 @@ from .torch_dumps import user_frames
 _LOST = re.compile(
     r"^RankLost: .*?rank (\d+)[^:;]*? (was killed[^;:,.]*|was ended[^;:,.]*|exited[^;:,.]*|has ended[^;:,.]*|died[^;:,.]*)"
 )
+_LATE = re.compile(r"did not arrive within (\d{1,9}(?:\.\d{1,9})?) s \(call (\d{1,18}) of")
 
 
 def read_records(paths: list[Path]) -> RunFacts:
@@ -38,6 +39,8 @@ def read_records(paths: list[Path]) -> RunFacts:
         for rank, said in group["errors"].items():
             if rank in members:
                 run.ranks[members[rank]].said.append(said)
+                if late := _LATE.search(said):
+                    _set_timeout(run.ranks[members[rank]], key, int(late[2]), float(late[1]))
             for lost in _LOST.finditer(said):
                 if int(lost[1]) in members:
                     run.ranks[members[int(lost[1])]].ended = lost[2]
@@ -45,6 +48,12 @@ def read_records(paths: list[Path]) -> RunFacts:
         rank.calls.sort(key=lambda call: (call.begun or 0.0, call.number))
         rank.calls = [replace(call, order=order) for order, call in enumerate(rank.calls)]
     return run
+
+
+def _set_timeout(rank: RankFacts, group: str, number: int, seconds: float) -> None:
+    rank.calls = [
+        replace(call, timeout=seconds) if (call.group, call.number) == (group, number) else call for call in rank.calls
+    ]
 
 
 def _stack(lines: Any) -> tuple[CodeLine, ...]:

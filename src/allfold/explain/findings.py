@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..wording import counted, name_ranks
-from .align import Trouble, differences, first_trouble, last_common, line_of, verdict
-from .calls import CallFacts, RunFacts
+from .align import Trouble, by_place, differences, first_trouble, last_common, line_of, verdict
+from .calls import CallFacts, CodeLine, RunFacts
 from .messages import differences_of_messages, unmatched_messages
 
 _NAMES_THE_CAUSE = re.compile(r"(allfold\.errors\.|allfold\.)?(MismatchError|RankLost|CollectiveTimeout): ")
+_IS_AT = re.compile(
+    r"\brank (\d{1,7}) \(process \d+\)[^;]{0,300}; it is at ([^\s:]{1,300}):(\d{1,9}) in ([^\s,;]{1,200})"
+)
 _WORDS = {
     "shape": "size",
     "type": "type",
@@ -31,7 +34,8 @@ class Finding:
 
     `kind` is one of `left out`, `one more`, `shape`, `type`, `operation`, `reduction`, `root`, `arguments`, `circle`,
     `late`, `dead`, `missing`, `absent`, `message`, `stuck` and `reported`. `ranks` did it, `waiting` wait for them.
-    `calls` has what each rank called as call `number`, the first that differs.
+    `calls` has what each rank called as call `number`, the first that differs. `circle` has the ranks of a circular wait,
+    if there is one.
     """
 
     kind: str
@@ -44,6 +48,7 @@ class Finding:
     calls: dict[int, CallFacts] = field(default_factory=dict)
     last_common: CallFacts | None = None
     details: list[str] = field(default_factory=list)
+    circle: tuple[int, ...] = ()
 
 
 def findings(run: RunFacts) -> list[Finding]:
@@ -220,11 +225,24 @@ def _absent(run: RunFacts, trouble: Trouble, free: Sequence[int]) -> Finding:
             common,
         )
     facts = run.ranks[rank]
-    if unfinished := _unfinished(run, trouble, who):
-        return unfinished
+    if finding := _gave_up(run, who) or _unfinished(run, trouble, who):
+        return finding
     wait = f"{call.what}{call.where} ({_which(run, trouble.group, trouble.number)}), in which {_wait(waiting)}"
+    if facts.ended == "ended" and len(waiting) < len(who) and all(run.ranks[one].ended == "ended" for one in who):
+        return Finding(
+            "one more",
+            f"{name_ranks(waiting)} made an extra call, {call.what}{call.where} "
+            f"({_which(run, trouble.group, trouble.number)}); {name_ranks(who)} ended without it" + _after(common),
+            tuple(waiting),
+            tuple(who),
+            trouble.group,
+            trouble.number,
+            call.place,
+            dict(trouble.made),
+            common,
+        )
     if facts.ended:
-        kind, sentence = "left out" if facts.ended.startswith("ended") else "dead", ""
+        kind = "left out" if facts.ended.startswith("ended") else "dead"
         sentence = f"{_fate(who, facts.ended)} and never made {wait}"
     elif facts.at and not facts.in_call:
         kind = "late"
@@ -322,6 +340,8 @@ def _in_a_circle(run: RunFacts, circle: Sequence[int], waits: Mapping[int, Troub
     crowd = {rank: len(waits[rank].made) for rank in circle}
     begin = min(range(len(circle)), key=lambda place: (crowd[circle[place]], circle[place]))
     ordered = [*circle[begin:], *circle[:begin]]
+    if (found := _past_the_other(run, ordered, waits)) is not None:
+        return found
     parts = []
     for rank in ordered:
         trouble = waits[rank]
@@ -347,35 +367,103 @@ def _in_a_circle(run: RunFacts, circle: Sequence[int], waits: Mapping[int, Troub
         trouble.made[first].place,
         {rank: waits[rank].made[rank] for rank in ordered},
         last_common(run, trouble),
+        circle=tuple(ordered),
     )
+
+
+def _past_the_other(run: RunFacts, circle: Sequence[int], waits: Mapping[int, Trouble]) -> Finding | None:
+    """Two ranks that wait for each other in different groups, after the same call: if the line of one comes after that of the
+    other, it left out a call, or made one more, rather than both in another order."""
+    if len(circle) != 2:
+        return None
+    own, others = (waits[rank] for rank in circle)
+    mine, theirs = own.made[circle[0]], others.made[circle[1]]
+    if mine.is_point_to_point or theirs.is_point_to_point or own.group == others.group:
+        return None
+    before = [_before(run, rank, call) for rank, call in ((circle[0], mine), (circle[1], theirs))]
+    if before[0] != before[1] or (kind := by_place(mine, theirs)) == "instead":
+        return None
+    who, rest = tuple(sorted(own.made)), tuple(sorted(others.made))
+    if kind == "left out":
+        place, trouble = theirs.place, others
+        sentence = (
+            f"{name_ranks(who)} left out {theirs.what}{theirs.where} ({_which(run, others.group, others.number)}), in which "
+            f"{_wait(rest)}; {_it(who)} went on to {mine.what}{mine.where} ({_which(run, own.group, own.number)}), and "
+            f"{'waits' if len(who) == 1 else 'wait'} there"
+        )
+    else:
+        place, trouble = mine.place, own
+        sentence = (
+            f"{name_ranks(who)} made an extra call, {mine.what}{mine.where} ({_which(run, own.group, own.number)}), in which "
+            f"{_it(who)} {'waits' if len(who) == 1 else 'wait'}; {_wait(rest)} in {theirs.what}{theirs.where} "
+            f"({_which(run, others.group, others.number)})"
+        )
+    made = dict.fromkeys(who, mine) | dict.fromkeys(rest, theirs)
+    common = last_common(run, trouble)
+    return Finding(
+        kind, sentence + _after(common), who, rest, trouble.group, trouble.number, place, made, common, circle=tuple(circle)
+    )  # fmt: skip
+
+
+def _before(run: RunFacts, rank: int, call: CallFacts) -> tuple[str, int] | None:
+    """The call that a rank made before this one, in any group."""
+    earlier = [one for one in run.ranks[rank].calls if one.order < call.order and not one.is_point_to_point]
+    last = max(earlier, key=lambda one: one.order, default=None)
+    return None if last is None else (last.group, last.number)
 
 
 def _late(run: RunFacts) -> Iterator[Finding]:
     """A rank made its last call of a group after the others had given up waiting for it."""
     for group in run.groups.values():
-        held = {rank: calls for rank in group.ranks if rank in run.ranks and (calls := run.ranks[rank].of(group.key))}
-        common = set.intersection(*map(set, held.values())) if len(held) > 1 else set()
-        for number in sorted(common)[-1:]:
-            made = {rank: calls[number] for rank, calls in held.items() if calls[number].begun is not None}
-            if len(made) < 2:
-                continue
-            by_time = sorted(made, key=lambda rank: made[rank].begun or 0.0)
-            first, last = made[by_time[0]], made[by_time[-1]]
-            delay = (last.begun or 0.0) - (first.begun or 0.0)
-            if first.timeout is None or delay < first.timeout:
-                continue
-            rank = by_time[-1]
-            sentence = (
-                f"rank {rank} was late: it made {last.what}{last.where} ({_which(run, group.key, number)}) "
-                f"{delay:.1f} s after rank {by_time[0]}, which waits for {first.timeout:g} s"
-            )
-            if stalled := run.ranks[rank].stalled:
-                sentence += f"; before that, it was at {_at(stalled)}"
-            before = last_common(run, Trouble(group.key, number, made))
-            yield Finding(
-                "late", sentence + _after(before), (rank,), tuple(by_time[:-1]), group.key, number,
-                (stalled[0] if stalled else last).place, made, before,
-            )  # fmt: skip
+        held = [set(calls) for rank in group.ranks if rank in run.ranks and (calls := run.ranks[rank].of(group.key))]
+        common = set.intersection(*held) if len(held) > 1 else set()
+        if common and (found := _late_in(run, group.key, max(common))) is not None:
+            yield found
+
+
+def _gave_up(run: RunFacts, who: Sequence[int]) -> Finding | None:
+    """The last call of these ranks, if another rank made it after they had given up, and went on."""
+    lasts = [max(run.ranks[rank].calls, key=lambda one: one.order, default=None) for rank in who]
+    calls = {None if one is None else (one.group, one.number) for one in lasts}
+    if len(calls) > 1 or (call := calls.pop()) is None:
+        return None
+    return _late_in(run, *call)
+
+
+def _late_in(run: RunFacts, group: str, number: int) -> Finding | None:
+    held = {
+        rank: calls for rank in run.groups[group].ranks if rank in run.ranks and (calls := run.ranks[rank].of(group))
+    }
+    made = {rank: calls[number] for rank, calls in held.items() if number in calls and calls[number].begun is not None}
+    if len(made) < 2:
+        return None
+    by_time = sorted(made, key=lambda rank: made[rank].begun or 0.0)
+    first, last = made[by_time[0]], made[by_time[-1]]
+    delay = (last.begun or 0.0) - (first.begun or 0.0)
+    if first.timeout is None or delay < first.timeout:
+        return None
+    rank = by_time[-1]
+    sentence = (
+        f"rank {rank} was late: it made {last.what}{last.where} ({_which(run, group, number)}) "
+        f"{delay:.1f} s after rank {by_time[0]}, which waits for {first.timeout:g} s"
+    )
+    if stalled := run.ranks[rank].stalled or _seen_at(run, rank):
+        sentence += f"; before that, it was at {_at(stalled)}"
+    before = last_common(run, Trouble(group, number, made))
+    return Finding(
+        "late", sentence + _after(before), (rank,), tuple(by_time[:-1]), group, number,
+        (stalled[0] if stalled else last).place, made, before,
+    )  # fmt: skip
+
+
+def _seen_at(run: RunFacts, rank: int) -> tuple[CodeLine, ...]:
+    """Where a rank was when others gave up waiting for it: allfold's errors say so."""
+    for facts in run.ranks.values():
+        for said in facts.said:
+            for found in _IS_AT.finditer(said):
+                if int(found[1]) == rank:
+                    return (CodeLine(found[2], int(found[3]), found[4]),)
+    return ()
 
 
 def _stuck(run: RunFacts) -> Iterator[Finding]:

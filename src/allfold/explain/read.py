@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..documents import DocumentError, parse, read_plain
@@ -27,6 +28,10 @@ _PICKLE_BEGINS = (b"\x80",)
 _TORCH_LACKS = ("the root", "the reduction")
 
 
+Readers = Mapping[bytes, Callable[[Sequence[Path]], RunFacts]]
+"""Readers of other records, by the bytes that their files begin with."""
+
+
 @dataclass(slots=True)
 class Skipped:
     """A file that is not a record, and why."""
@@ -35,7 +40,9 @@ class Skipped:
     reason: str
 
 
-def read_run(paths: Sequence[Path], said: Callable[[str], None] = lambda _: None) -> tuple[RunFacts, list[Skipped]]:
+def read_run(
+    paths: Sequence[Path], said: Callable[[str], None] = lambda _: None, others: Readers = MappingProxyType({})
+) -> tuple[RunFacts, list[Skipped]]:
     """The run that these files and folders describe.
 
     In a folder, files that are not records are skipped and returned; a file that is named itself must be one.
@@ -43,10 +50,14 @@ def read_run(paths: Sequence[Path], said: Callable[[str], None] = lambda _: None
     files, named = _files(paths)
     dumps: list[tuple[Path, Any]] = []
     ours: list[Path] = []
+    found: dict[bytes, list[Path]] = {}
     logs, skipped, log_files = LogReader(), [], 0
     for place, path in enumerate(files):
         said(f"reading {path.name} ({place + 1} of {len(files)})")
         try:
+            if begin := _begin_of(path, others):
+                found.setdefault(begin, []).append(path)
+                continue
             kind, value = _read(path)
             if kind == "dump":
                 dumps.append((path, read_dump(value, _rank_of(path))))
@@ -61,14 +72,16 @@ def read_run(paths: Sequence[Path], said: Callable[[str], None] = lambda _: None
             if str(error) == _EMPTY and path.suffix == ".log":
                 continue  # of a rank that has not crashed
             skipped.append(Skipped(str(path), str(error)))
-    if not dumps and not ours and not log_files:
+    if not dumps and not ours and not log_files and not found:
         reasons = "; ".join(f"{one.path}: {one.reason}" for one in skipped[:3])
         raise UsageError(
             f"no flight records and no logs among {counted(len(files), 'file')}" + (f": {reasons}" if reasons else "")
         )
     run = _of_dumps(dumps)
-    if ours:
+    if ours and not found:
         run = _join(run, read_records(ours))
+    for begin, those in found.items():  # these have all calls; the others say where the ranks were
+        run = _with_places(others[begin](those), run)
     _add_logs(run, logs)
     for group in run.groups.values():
         if group.label == "the world" and not group.key.startswith("allfold "):
@@ -93,6 +106,18 @@ def _files(paths: Sequence[Path]) -> tuple[list[Path], set[Path]]:
     if not files:
         raise UsageError(f"there are no files in {', '.join(map(str, paths))}")
     return list(dict.fromkeys(files)), named
+
+
+def _begin_of(path: Path, others: Readers) -> bytes:
+    """The bytes that a file begins with, if they are those of another reader. Only these are read: it may be large."""
+    if not others or not path.is_file():
+        return b""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(max(map(len, others)))
+    except OSError as error:
+        raise DocumentError(f"it cannot be read: {error.strerror}") from None
+    return next((begin for begin in others if content.startswith(begin)), b"")
 
 
 def _read(path: Path) -> tuple[str, Any]:
@@ -199,6 +224,15 @@ def _join(run: RunFacts, other: RunFacts) -> RunFacts:
         known.ended = known.ended or rank.ended
     if not any(rank.source for rank in run.ranks.values()):
         run.lacks = ()
+    return run
+
+
+def _with_places(run: RunFacts, other: RunFacts) -> RunFacts:
+    for number, rank in other.ranks.items():
+        if (known := run.ranks.get(number)) is not None and known.in_call is None:
+            known.at, known.in_call, known.stalled = rank.at, rank.in_call, rank.stalled
+            known.ended = known.ended or rank.ended
+    run.notes += other.notes
     return run
 
 

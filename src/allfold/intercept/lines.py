@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 _ALLFOLD = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+_FOLDERS_OF_PACKAGES = frozenset(("site-packages", "dist-packages"))
 _MOST_FRAMES, _MOST_LINES = 200, 6
 
 Line = tuple[str, int, str]
@@ -91,6 +92,7 @@ def _kind(code: CodeType) -> int:
     folder = os.path.dirname(torch.__file__ or "") if torch is not None else ""
     if (folder and path.startswith(folder + os.sep)) or path.startswith(_ALLFOLD + os.sep):
         return _MACHINERY
-    if path.startswith(_INSTALLED):
+    # Packages may lie in folders of another environment, of the user or of the system.
+    if path.startswith(_INSTALLED) or not _FOLDERS_OF_PACKAGES.isdisjoint(path.split(os.sep)):
         return _FRAMEWORK
     return _MACHINERY if path.startswith(_LIBRARY) else _USER

@@ -7,6 +7,7 @@ operations are those of `allfold explain`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +43,7 @@ _SOURCES = ("input_tensors", "input_tensor", "inputs", "input", "input_list")
 _IN_PLACE = ("tensors", "tensor")
 _NO_DATA = ("barrier", "monitored_barrier")
 POINT_TO_POINT = ("send", "recv")
+_DEFAULT_SECONDS = 1800.0
 
 
 class Made(NamedTuple):
@@ -153,6 +155,19 @@ def work_of(result: Any) -> dist.Work | None:
     """The Work object in the result of a call."""
     boxed = result[-1] if isinstance(result, tuple) else result
     return boxed if boxed is None or isinstance(boxed, dist.Work) else dist.Work.unbox(boxed)
+
+
+def seconds_of(group: Any) -> float:
+    """The timeout of a group, if one of its backends has it; else torch's default."""
+    for device in ("cpu", "cuda"):
+        try:
+            backend = group._get_backend(torch.device(device))
+        except RuntimeError:
+            continue
+        timeout = getattr(getattr(backend, "options", None), "_timeout", None) or getattr(backend, "_timeout", None)
+        if isinstance(timeout, timedelta):
+            return timeout.total_seconds()
+    return _DEFAULT_SECONDS
 
 
 def all_operators() -> list[Operator]:

@@ -27,6 +27,7 @@ class RecordedGroup:
     name: str
     ranks: tuple[int, ...]
     description: str = ""
+    timeout: float = 0.0  # in seconds
 
     @property
     def label(self) -> str:
@@ -79,6 +80,7 @@ class Recorded:
     place: int
     inputs: list[int | None]
     begun: int  # the offsets of its blocks in the file, which show what came before what
+    time: float  # in seconds since 1970
     ended: int | None = None
     outputs: list[int | None] = field(default_factory=list)
     data: int | None = None
@@ -152,10 +154,13 @@ def read_run(folder: str | os.PathLike[str]) -> dict[int, RankRecord]:
     if not place.is_dir():
         raise UsageError(f"there is no folder {folder}")
     newest: dict[int, tuple[int, Path]] = {}
-    for path in sorted(place.iterdir()):
-        if found := _NAME.fullmatch(path.name):
-            rank, restart = int(found[1]), int(found[2] or 0)
-            newest[rank] = max(newest.get(rank, (-1, path)), (restart, path))
+    try:
+        for path in sorted(place.iterdir()):
+            if found := _NAME.fullmatch(path.name):
+                rank, restart = int(found[1]), int(found[2] or 0)
+                newest[rank] = max(newest.get(rank, (-1, path)), (restart, path))
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
     if not newest:
         raise UsageError(f"{folder} has no record of a run (rank-0.allfold, rank-1.allfold, …)")
     return {rank: read_rank(path) for rank, (_, path) in sorted(newest.items())}
@@ -222,6 +227,7 @@ class _Reader:
         self.record: RankRecord | None = None
         self.note = ""
         self.data: tuple[int, int] = (-1, 0)
+        self._began = 0.0
         self._groups: dict[int, RecordedGroup] = {}
         self._forms: dict[int, CallForm] = {}
         self._takers: dict[bytes, Callable[[Any, int], None]] = {
@@ -259,6 +265,7 @@ class _Reader:
     def _head(self, head: dict[str, Any], _: int) -> None:
         for name in ("program", "variables", "facts", "random"):
             head[name].items()
+        self._began = float(head["time"])
         self.record = RankRecord(self.path, _natural(head["rank"]), head)
 
     def _world(self, world: dict[str, Any], _: int) -> None:
@@ -272,7 +279,8 @@ class _Reader:
     def _group(self, group: dict[str, Any], _: int) -> None:
         ranks = tuple(map(_natural, group["ranks"]))
         number = len(self._known.worlds)
-        self._groups[group["group"]] = RecordedGroup(number, str(group["name"]), ranks, str(group["description"]))
+        words = str(group["name"]), ranks, str(group["description"]), float(group["timeout"])
+        self._groups[group["group"]] = RecordedGroup(number, *words)
 
     def _form(self, form: dict[str, Any], _: int) -> None:
         group = self._groups[form["group"]]
@@ -292,10 +300,11 @@ class _Reader:
         )
 
     def _call(self, call: list[Any], at: int) -> None:
-        number, form, place, inputs = call
+        number, form, place, inputs, since = call
         if number != len(self._known.calls) + 1:
             raise ValueError("a call is missing")
-        found = Recorded(number, self._forms[form], _natural(place), _digests(inputs, self._forms[form].inputs), at)
+        digests = _digests(inputs, self._forms[form].inputs)
+        found = Recorded(number, self._forms[form], _natural(place), digests, at, self._began + int(since) / 1e6)
         self._known.calls.append(found)
 
     def _of(self, number: Any) -> Recorded:

@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..intercept.done_work import NO_TIMEOUT
 from ..intercept.lines import lines_of, place
-from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, tensors_of, work_of
+from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, seconds_of, tensors_of, work_of
 from .digests import digest_of, in_order, spans
 from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, STORE, WORLD, Writer
 from .keep import Keep
@@ -33,7 +33,7 @@ class CallRecorder:
 
     def __init__(self, path: str, head: dict[str, Any], keep: Keep) -> None:
         self._file: Writer | None = Writer(path)
-        self._keep, self._rank = keep, head["rank"]
+        self._keep, self._rank, self._since = keep, head["rank"], head["time"]
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._calls = 0
@@ -114,7 +114,7 @@ class CallRecorder:
         else:
             group.calls += 1
         place_in_group = group.messages if made.operation in POINT_TO_POINT else group.calls
-        self._write(CALL, [self._calls, known, place_in_group, digests])
+        self._write(CALL, [self._calls, known, place_in_group, digests, int((time.time() - self._since) * 1e6)])
         return self._calls
 
     def _new_group(self, group: dist.ProcessGroup) -> _Counted:
@@ -123,8 +123,8 @@ class CallRecorder:
         except (KeyError, ValueError, RuntimeError):  # while it is being created
             ranks = list(range(group.size()))
         made = self._groups[group.group_name] = _Counted(len(self._groups))
-        document = {"group": made.index, "name": group.group_name, "ranks": ranks, "description": group.group_desc}
-        self._write(GROUP, document)
+        words = {"group": made.index, "name": group.group_name, "ranks": ranks, "description": group.group_desc}
+        self._write(GROUP, words | {"timeout": seconds_of(group)})
         return made
 
     def _new_form(self, form: tuple[Any, ...], group: _Counted) -> int:

@@ -8,7 +8,8 @@ from . import add_color, add_json
 
 SUMMARY = """\
 Explain why a distributed run hangs: which rank made a different call, at which line, and the last call that all ranks made.
-Reads flight-recorder dumps of NCCL, gloo and allfold, and logs. Files are only read: nothing in them is ever executed."""
+Reads flight-recorder dumps of NCCL, gloo and allfold, runs that `allfold record` has recorded, and logs. Files are only read:
+nothing in them is ever executed."""
 
 _EPILOG = """\
 how to get the records:
@@ -24,6 +25,7 @@ example:
     rank 1: all_reduce(float32[4]) at train.py:10: dist.all_reduce(x)
     …
   $ allfold explain flights --html hang.html   a page with a timeline per rank
+  $ allfold explain record-1                   a run that `allfold record` has recorded: also the root and the reduction
   $ allfold explain rank0.log rank1.log        logs only
 
 exit status: 0 nothing wrong found, 1 a fault is explained, 2 wrong usage or no readable file."""
