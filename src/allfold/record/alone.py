@@ -19,9 +19,11 @@ from ..intercept import REPLAY
 from ..intercept.dispatch import watch
 from ..intercept.install import on_world
 from . import FACTS
+from .pickled import make_steady
 from .player import Player, ReplayEnded, say
 from .program import facts, restore
 from .read import RankRecord, read_rank, why_no_replay
+from .seeds import replay_seeds
 from .stores import ANSWERING
 
 _BACKEND = "allfold_replay"
@@ -44,6 +46,8 @@ def replay(record: RankRecord) -> Player:
     _replace_groups(player)
     _replace_stores(player)
     _refuse_rpc(player)
+    make_steady()
+    replay_seeds(record.seeds)
     _replace_processes(record.head["program"].get("child"))
     on_world(lambda *_: None, lambda: None)
     watch("replay", player)

@@ -276,6 +276,12 @@ def _notes(first: Records, second: Records) -> Iterator[str]:
         if missing := sorted(other.keys() - run.keys()):
             yield f"the {name} run has no record of {name_ranks(missing)}"
         yield from _whole(run, f"the {name} run: ")
+    seeded = [rank for rank in sorted(first.keys() & second.keys()) if first[rank].seeds != second[rank].seeds]
+    if seeded:
+        yield (
+            f"{name_ranks(seeded)} seeded generators of NumPy from the operating system (default_rng() without a seed): "
+            "their numbers differ in every run"
+        )
     both = [(first[rank].head["facts"], second[rank].head["facts"]) for rank in sorted(first.keys() & second.keys())]
     for key, name in FACTS.items():
         if changed := next(((a.get(key), b.get(key)) for a, b in both if a.get(key) != b.get(key)), None):

@@ -19,10 +19,9 @@ MAGIC = b"allfold record "
 FIRST_LINE = b"%s%d\n" % (MAGIC, VERSION)
 BLOCK = struct.Struct("<4sIQ")
 """Kind, CRC-32 of the contents (0 for DATA), length of the contents in bytes."""
-HEAD, WORLD, GROUP, FORM, CALL, DONE, FAIL, DATA, STORE, ENDS = (
-    *(b"HEAD", b"WRLD", b"GRUP", b"FORM", b"CALL", b"DONE", b"FAIL", b"DATA", b"STOR", b"ENDS"),
+HEAD, WORLD, GROUP, FORM, CALL, DONE, FAIL, DATA, STORE, SEED, ENDS = KINDS = (
+    *(b"HEAD", b"WRLD", b"GRUP", b"FORM", b"CALL", b"DONE", b"FAIL", b"DATA", b"STOR", b"SEED", b"ENDS"),
 )
-KINDS = (HEAD, WORLD, GROUP, FORM, CALL, DONE, FAIL, DATA, STORE, ENDS)
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _PAGE = 4096
 

@@ -16,21 +16,25 @@ from ..intercept.dispatch import watch
 from ..intercept.install import on_world
 from .format import file_name
 from .keep import VARIABLE, Keep
+from .pickled import make_steady
 from .program import early_state, head, state
 from .recorder import CallRecorder, wait
+from .seeds import DrawnSeeds
 from .stores import StoreAnswers
 
 _early: dict[str, Any] = {}
 _answers: StoreAnswers | None = None
+_seeds: DrawnSeeds | None = None
 _recorder: CallRecorder | None = None
 
 
 def install() -> None:
     """Record the calls of all groups that this process creates. Calling it again has no effect."""
-    global _answers, _early
+    global _answers, _early, _seeds
     if _answers is None:
         _early = early_state()
-        _answers = StoreAnswers()
+        _answers, _seeds = StoreAnswers(), DrawnSeeds()
+        make_steady()
         on_world(_begin, _end)
 
 
@@ -39,8 +43,9 @@ def _begin(group: Any, _: Any) -> None:
     rank = group.rank()
     if _recorder is None:
         _recorder = _open(rank)
-        assert _answers is not None
+        assert _answers is not None and _seeds is not None
         _answers.note_with(_recorder.note_store)
+        _seeds.note_with(_recorder.note_seed)
         dist.Work.wait = wait
         atexit.register(_leave)
         watch_multiprocessing(_leave)

@@ -17,6 +17,7 @@ from . import format as blocks
 
 _NAME = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.allfold")
 _MOST_CONTENTS = 1 << 28
+_MOST_BITS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ class RankRecord:
     worlds: list[dict[str, Any]] = field(default_factory=list)
     calls: list[Recorded] = field(default_factory=list)
     answers: list[StoreAnswer] = field(default_factory=list)
+    seeds: list[tuple[int, int]] = field(default_factory=list)  # that NumPy drew: the number of bits, and the seed
     ended: str | None = None
     note: str = ""  # why the end of the file cannot be read
 
@@ -239,6 +241,7 @@ class _Reader:
             blocks.DONE: self._done,
             blocks.FAIL: self._fail,
             blocks.STORE: self._store,
+            blocks.SEED: self._seed,
             blocks.ENDS: self._ends,
         }
 
@@ -334,6 +337,12 @@ class _Reader:
             kind, text = value
             value = [str(kind), str(text)]
         self._known.answers.append(StoreAnswer(str(method), key, bool(succeeded), value, at))
+
+    def _seed(self, seed: list[int], _: int) -> None:
+        bits, value = seed
+        if not 0 < _natural(bits) <= _MOST_BITS or type(value) is not int or not 0 <= value < 1 << bits:
+            raise ValueError("a seed")
+        self._known.seeds.append((bits, value))
 
     def _ends(self, end: dict[str, Any], _: int) -> None:
         self._known.ended = str(end["words"])

@@ -21,8 +21,9 @@ from ..intercept.done_work import NO_TIMEOUT
 from ..intercept.lines import lines_of, place
 from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, seconds_of, tensors_of, work_of
 from .digests import digest_of, in_order, spans
-from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, STORE, WORLD, Writer
+from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, SEED, STORE, WORLD, Writer
 from .keep import Keep
+from .seeds import Seed
 
 _LAST_SECONDS = 0.2
 _internal: Any = torch._C._distributed_c10d
@@ -54,6 +55,9 @@ class CallRecorder:
 
     def note_store(self, answer: list[Any]) -> None:
         self._write(STORE, answer)
+
+    def note_seed(self, seed: Seed) -> None:
+        self._write(SEED, seed)
 
     def __call__(self, made: Made, go: Go) -> Any:
         if self._file is None or self._process != os.getpid():
