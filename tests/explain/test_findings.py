@@ -141,7 +141,7 @@ def test_a_call_left_out_before_one_in_another_group() -> None:
     found = the_finding(a_run([[A, B], [A, call("all_reduce", 14, group="1")], [A, B]], TWO))
     assert (found.kind, found.ranks, found.circle, found.place) == ("left out", (1,), (1, 0), "train.py:9")
     assert found.sentence == (
-        "rank 1 left out broadcast(float32[4]) at train.py:9 (call 2 of the world), in which ranks 0 and 2 wait; it went on to "
+        "rank 1 left out broadcast(float32[4]) at train.py:9 (call 2 of the world), which ranks 0 and 2 made; it went on to "
         "all_reduce(float32[4]) at train.py:14 (call 1 of group 1), and waits there" + COMMON
     )
 
@@ -150,8 +150,17 @@ def test_an_extra_call_in_another_group() -> None:
     found = the_finding(a_run([[A, C], [A, call("all_reduce", 9, group="1")], [A, C]], TWO))
     assert (found.kind, found.ranks, found.circle, found.place) == ("one more", (1,), (1, 0), "train.py:9")
     assert found.sentence == (
-        "rank 1 made an extra call, all_reduce(float32[4]) at train.py:9 (call 1 of group 1), in which it waits; ranks 0 and 2 "
-        "wait in all_gather(float32[4]) at train.py:10 (call 2 of the world)"
+        "rank 1 made an extra call, all_reduce(float32[4]) at train.py:9 (call 1 of group 1), and waits at train.py:9; ranks 0 "
+        "and 2 wait in all_gather(float32[4]) at train.py:10 (call 2 of the world)"
+    )
+
+
+def test_an_extra_call_that_looks_like_the_next_one() -> None:
+    alike, other = call("all_reduce", 9), call("all_reduce", 21, group="1")
+    found = the_finding(a_run([[A, alike, other], [A, A, alike], [A, alike, other]], TWO))
+    assert (found.kind, found.ranks) == ("one more", (1,))
+    assert found.sentence.startswith(
+        "rank 1 made an extra call, all_reduce(float32[4]) at train.py:8 (call 2 of the world), and waits at train.py:9"
     )
 
 

@@ -116,21 +116,21 @@ def verdict(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], nu
     """
     mine, theirs = own.get(number), reference[number]
     if mine is None:
-        begin = _since(own, reference, number, left_out=True)
+        begin = since(own, reference, number, left_out=True)
         return ("left out", begin) if begin < number else ("short", number)
     kind = _by_following(own, reference, number) or _by_lines(own, reference, number)
     if kind == "instead":
         # The difference may have begun earlier, with calls that look the same but come from other lines.
         for left_out in (True, False):
-            begin = _since(own, reference, number, left_out)
+            begin = since(own, reference, number, left_out)
             if begin < number:
                 return ("left out" if left_out else "one more"), begin
         if mine.stack == theirs.stack or not _is_same_kind(mine, theirs):
             return kind, number
-    return kind, _since(own, reference, number, kind == "left out")
+    return kind, since(own, reference, number, kind == "left out")
 
 
-def _since(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], number: int, left_out: bool) -> int:
+def since(own: Mapping[int, CallFacts], reference: Mapping[int, CallFacts], number: int, left_out: bool) -> int:
     """The first number from which the calls are those of the other rank, shifted by one place."""
     while number - 1 in own and number - 1 in reference and own[number - 1].stack != reference[number - 1].stack:
         mine, theirs = (number - 1, number) if left_out else (number, number - 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..wording import counted, name_ranks
-from .align import Trouble, by_place, differences, first_trouble, last_common, line_of, verdict
+from .align import Trouble, by_place, differences, first_trouble, last_common, line_of, since, verdict
 from .calls import CallFacts, CodeLine, RunFacts
 from .messages import differences_of_messages, unmatched_messages
 
@@ -384,18 +384,26 @@ def _past_the_other(run: RunFacts, circle: Sequence[int], waits: Mapping[int, Tr
     if before[0] != before[1] or (kind := by_place(mine, theirs)) == "instead":
         return None
     who, rest = tuple(sorted(own.made)), tuple(sorted(others.made))
+    # It may have begun earlier, with calls that look the same but come from other lines.
+    trouble = others if kind == "left out" else own
+    calls = [run.ranks[rank].of(trouble.group) for rank in circle]
+    begin = since(calls[0], calls[1], trouble.number, kind == "left out")
+    if begin < trouble.number:
+        trouble = Trouble(trouble.group, begin, trouble.made, trouble.absent)
     if kind == "left out":
-        place, trouble = theirs.place, others
+        theirs = calls[1][begin]
+        place = theirs.place
         sentence = (
-            f"{name_ranks(who)} left out {theirs.what}{theirs.where} ({_which(run, others.group, others.number)}), in which "
-            f"{_wait(rest)}; {_it(who)} went on to {mine.what}{mine.where} ({_which(run, own.group, own.number)}), and "
-            f"{'waits' if len(who) == 1 else 'wait'} there"
+            f"{name_ranks(who)} left out {theirs.what}{theirs.where} ({_which(run, others.group, begin)}), which "
+            f"{name_ranks(rest)} made; {_it(who)} went on to {mine.what}{mine.where} "
+            f"({_which(run, own.group, own.number)}), and {'waits' if len(who) == 1 else 'wait'} there"
         )
     else:
-        place, trouble = mine.place, own
+        extra = calls[0][begin]
+        place = extra.place
         sentence = (
-            f"{name_ranks(who)} made an extra call, {mine.what}{mine.where} ({_which(run, own.group, own.number)}), in which "
-            f"{_it(who)} {'waits' if len(who) == 1 else 'wait'}; {_wait(rest)} in {theirs.what}{theirs.where} "
+            f"{name_ranks(who)} made an extra call, {extra.what}{extra.where} ({_which(run, own.group, begin)}), and "
+            f"{'waits' if len(who) == 1 else 'wait'}{mine.where}; {_wait(rest)} in {theirs.what}{theirs.where} "
             f"({_which(run, others.group, others.number)})"
         )
     made = dict.fromkeys(who, mine) | dict.fromkeys(rest, theirs)
