@@ -23,12 +23,12 @@ from allfold.launch.kept import KeptTemplate
 _BATCH = 18
 
 
-def try_seeds(seeds: list[int], backend: str) -> dict[int, list[str]]:
+def try_seeds(seeds: list[int], backend: str, hosts: list[int] | None) -> dict[int, list[str]]:
     """What each rank got, by seed."""
     for module in (ranks, seeded):
         cloudpickle.register_pickle_by_value(module)
     supervise.RepeatedTemplate = KeptTemplate
-    return ranks.run_seeds(seeds, backend)
+    return ranks.run_seeds(seeds, backend, hosts=hosts)
 
 
 def main() -> int:
@@ -37,13 +37,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--jobs", type=int, default=1, help="trials beside each other")
+    parser.add_argument("--hosts", action="store_true", help="two simulated hosts, one with two of the three ranks")
     arguments = parser.parse_args()
+    hosts = [1, 2] if arguments.hosts else None
     right: Counter[str] = Counter()
     done: Counter[str] = Counter()
     last = arguments.first + arguments.trials
     batches = [list(range(begin, min(begin + _BATCH, last))) for begin in range(arguments.first, last, _BATCH)]
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-        for found in pool.map(partial(try_seeds, backend=arguments.backend), batches):
+        for found in pool.map(partial(try_seeds, backend=arguments.backend, hosts=hosts), batches):
             for seed, sentences in found.items():
                 one = seeded.trial(seed)
                 said = {sentence for sentence in sentences if sentence}

@@ -11,8 +11,10 @@ from seeded import ENDS_A_RANK, Trial, run_trial, trial
 from allfold.launch.spawn import run_everywhere
 
 
-def run_seeds(seeds: list[int], backend: str, ranks: int = 3, late: str = "0.5") -> dict[int, list[str]]:
-    """What each rank got, by seed. Trials that end a rank have processes of their own."""
+def run_seeds(
+    seeds: list[int], backend: str, ranks: int = 3, late: str = "0.5", hosts: list[int] | None = None
+) -> dict[int, list[str]]:
+    """What each rank got, by seed. Trials that end a rank have processes of their own. `hosts`: the ranks of each host."""
     ending = [seed for seed in seeds if trial(seed).fault in ENDS_A_RANK]
     others = [seed for seed in seeds if seed not in ending]
     found: dict[int, list[str]] = {}
@@ -24,6 +26,7 @@ def run_seeds(seeds: list[int], backend: str, ranks: int = 3, late: str = "0.5")
             args=([trial(seed, ranks) for seed in batch], backend, late),
             timeout=240,
             survive=True,
+            hosts=hosts,
         )
         for number, seed in enumerate(batch):
             found[seed] = [one[number] for one in got if one is not None]

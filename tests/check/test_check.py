@@ -11,9 +11,10 @@ from seeded import FAULTS, names_it, trial
 
 
 @pytest.mark.parametrize("backend", ["gloo", "allfold"])
-def test_every_kind_of_fault_is_named(backend: str) -> None:
+@pytest.mark.parametrize("hosts", [None, [1, 2]], ids=["one host", "two hosts"])
+def test_every_kind_of_fault_is_named(backend: str, hosts: list[int] | None) -> None:
     seeds = list(range(len(FAULTS)))
-    for seed, sentences in run_seeds(seeds, backend).items():
+    for seed, sentences in run_seeds(seeds, backend, hosts=hosts).items():
         one = trial(seed)
         said = [sentence for sentence in sentences if sentence]
         expected = 1 if one.fault == "late" else one.ranks - (one.fault == "dead")

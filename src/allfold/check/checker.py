@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..engines.last_words import last_words, note_ending, watch_multiprocessing
 from ..intercept.lines import lines_of, place, place_of_main
 from ..intercept.operations import POINT_TO_POINT, Go, Made, seconds_of, tensors_of, work_of
-from ..wording import name_ranks
+from .hosts import Hosts
 from .site import Site, connect
 from .story import describe
 from .wait import Waits
@@ -44,6 +44,7 @@ class _Group:
         identity = hashlib.blake2b(f"{name} {ranks}".encode(), digest_size=8).digest()
         number = int.from_bytes(identity, "little") | 1  # 0 means: none
         here = [rank for rank in ranks if rank in site.ranks]
+        self.hosts = sorted({site.hosts[rank] for rank in ranks})
         self.own = here.index(site.rank)
         self.lanes = site.board.group(number, _label(name, ranks, site.size).encode(), here, self.own)
         self.calls = 0
@@ -70,6 +71,7 @@ class Checker:
         self._process = os.getpid()
         self._met = threading.local()
         self._over = threading.Event()
+        self._hosts = self._waits.hosts = None if site.is_whole else Hosts(site, self._waits)
         self._thread = threading.Thread(target=self._watch, name="allfold-check", daemon=True)
         self._thread.start()
         atexit.register(self.end)
@@ -98,6 +100,10 @@ class Checker:
         if group.lanes.meet(0.0) != "agreed":
             seconds = made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
             self._waits.meet(group.lanes, number, group.own, seconds)
+        if self._hosts is not None and len(group.hosts) > 1:
+            self._hosts.meet(
+                group, number, known[0], made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
+            )
         # On CPUs, looking for the end of the call is faster than torch's wait, which sleeps. On GPUs it would wait for the
         # device, which torch's does not.
         self._met.now = not any(one.is_cpu for one in tensors_of(made.source))
@@ -217,6 +223,8 @@ class Checker:
         note_ending()
         self._over.set()
         self._board.end(last_words().encode()[:900])
+        if self._hosts is not None:
+            self._hosts.end()
         # A thread that returns from C++ while the interpreter shuts down would end the process.
         while self._thread.is_alive():
             self._board.wake(self._site.rank)
@@ -231,11 +239,6 @@ def begin(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Checke
     global _checker
     end()
     site = connect(store, rank, size, timeout)
-    if not site.is_whole and site.rank == site.ranks[0]:
-        sys.stderr.write(
-            "allfold check: this run has several hosts; calls are compared within each host only (here: "
-            f"{name_ranks(site.ranks)})\n"
-        )
     _checker = Checker(site)
     if dist.Work.wait is not _wait:
         dist.Work.wait = _wait

@@ -20,13 +20,15 @@ _times = 0  # the number of connections of this process: a script may create its
 
 @dataclass
 class Site:
-    """This rank's host. `ranks` are those that share its board; `size` counts all ranks of the run."""
+    """This rank's host. `ranks` are those that share its board; `size` counts all ranks of the run, `hosts` has the first rank
+    of each host by rank."""
 
     board: Any
     store: dist.Store
     rank: int
     size: int
     ranks: list[int]
+    hosts: list[int]
 
     @property
     def is_whole(self) -> bool:
@@ -69,4 +71,4 @@ def connect(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Site
         # The path is valid only while this rank has the file open.
         store.wait([f"here {number}" for number in ranks], timeout)
     os.close(descriptor)
-    return Site(board, store, rank, size, ranks)
+    return Site(board, store, rank, size, ranks, [places.index(place) for place in places])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from ..explain.calls import CallFacts, CodeLine, GroupFacts, RankFacts, RunFacts, Tensor
@@ -50,32 +51,53 @@ def frames(lines: Any) -> tuple[CodeLine, ...]:
 
 def run_of(board: Any, ranks: list[int]) -> RunFacts:
     """Everything on the board about these ranks, which are those of its host."""
-    waits = {rank: (group, call) for rank, _, group, call in board.waits()}
-    run = RunFacts({rank: _rank(board, rank, rank in waits) for rank in ranks}, {})
+    return run_from([facts_of(board, ranks)])
+
+
+def facts_of(board: Any, ranks: list[int], most: int = 128) -> dict[str, Any]:
+    """What the board has about these ranks, for JSON: of each rank, the last calls of each group. Times are since 1970."""
+    offset = time.time_ns() - time.monotonic_ns()
+    waits = {rank: (str(group), call) for rank, _, group, call in board.waits()}
+    found: dict[str, Any] = {"ranks": {}, "groups": {}}
+    for rank in ranks:
+        at = [] if rank in waits else json.loads(board.answer_of(rank) or b"[]")
+        found["ranks"][str(rank)] = {"ended": _end(board, rank), "at": at, "waits": waits.get(rank), "calls": []}
     for number in board.groups():
         lanes = board.look(number)
         if lanes is None:
             continue
-        key, members = str(number), lanes.ranks()
-        run.groups[key] = GroupFacts(key, lanes.name().decode(), tuple(members))
+        members = lanes.ranks()
+        found["groups"][str(number)] = [lanes.name().decode(), members]
         for member, rank in enumerate(members):
-            if rank not in run.ranks:
-                continue
-            calls = [read_call(text, key, call, since) for call, _, since, text in lanes.calls(member)]
-            if calls and calls[0].number > 1:
-                run.ranks[rank].starts[key] = calls[0].number
-            run.ranks[rank].calls += calls
-    for one in run.ranks.values():
-        one.calls.sort(key=lambda call: call.order)
+            if str(rank) in found["ranks"]:
+                for call, _, since, text in lanes.calls(member)[-most:]:
+                    found["ranks"][str(rank)]["calls"].append([str(number), call, since + offset, text.decode()])
+    return found
+
+
+def run_from(hosts: list[dict[str, Any]]) -> RunFacts:
+    """The run, from the facts of its hosts."""
+    run = RunFacts({}, {})
+    for host in hosts:
+        for key, (label, members) in host["groups"].items():
+            known = run.groups.setdefault(key, GroupFacts(key, label, ()))
+            known.ranks = tuple(sorted({*known.ranks, *members}))
+        for name, facts in host["ranks"].items():
+            waits = facts["waits"] is not None
+            rank = RankFacts(int(name), ended=facts["ended"], at=frames(facts["at"]), in_call=waits)
+            for key, number, since, text in facts["calls"]:
+                if key not in rank.starts and number > 1:
+                    rank.starts[key] = number
+                rank.starts.setdefault(key, 1)
+                rank.calls.append(read_call(text.encode(), key, number, since))
+            rank.starts = {key: number for key, number in rank.starts.items() if number > 1}
+            rank.calls.sort(key=lambda call: call.order)
+            run.ranks[int(name)] = rank
     return run
 
 
-def _rank(board: Any, rank: int, waits: bool) -> RankFacts:
-    ended = ""
+def _end(board: Any, rank: int) -> str:
     if board.standing(rank) == "ended":
-        words = board.last_words(rank).decode()
-        ended = f"ended after {words}" if words else "ended"
-    elif (fate := board.fate(rank)) is not None:
-        ended = fate
-    at = () if waits else frames(json.loads(board.answer_of(rank) or b"[]"))
-    return RankFacts(rank, ended=ended, at=at, in_call=waits)
+        words = board.last_words(rank).decode(errors="replace")
+        return f"ended after {words}" if words else "ended"
+    return board.fate(rank) or ""

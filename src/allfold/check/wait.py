@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..explain.calls import RunFacts
@@ -14,13 +14,16 @@ from ..wording import name_ranks
 from .site import Site
 from .story import run_of
 
+if TYPE_CHECKING:
+    from .hosts import Hosts
+
 SETTLE_SECONDS = 0.15
 """Time for the other ranks to arrive after two have differed: only a third call shows which one is the odd one out."""
 _LOOK_SECONDS = 0.1
 _CIRCLE_SECONDS = 0.3
 LATE = "ALLFOLD_CHECK_LATE"
 _LATE_SECONDS = 3.0
-_PREFIX = "allfold check: "
+LINE_BEGINS = "allfold check: "
 _KINDS: dict[str, type[AllfoldError]] = {"mismatch": MismatchError, "lost": RankLost, "late": CollectiveTimeout}
 
 
@@ -42,11 +45,14 @@ class Waits:
     def __init__(self, site: Site) -> None:
         self._site, self._board, self._late_seconds = site, site.board, late_seconds()
         self.has_raised = False
+        self.hosts: Hosts | None = None  # if there are others
         self._begin()
 
     def fail(self, kind: str, sentence: str) -> AllfoldError:
         """Make this the error of all ranks, unless there is one already; returns the one that counts."""
-        self._board.fail(f"{kind} {sentence}".encode())
+        words = f"{kind} {sentence}"
+        if self._board.fail(words.encode()) and self.hosts is not None:
+            self.hosts.tell(words)
         error = self.failure()
         assert error is not None
         return error
@@ -62,6 +68,11 @@ class Waits:
 
     def differing(self, lanes: Any, number: int) -> AllfoldError:
         """The error for a call that ranks make differently."""
+        if self.hosts is not None:
+            try:
+                self.hosts.settle(lanes, number)
+            except AllfoldError as error:
+                return error
         end = time.monotonic() + SETTLE_SECONDS
         count = len(lanes.ranks())
         while time.monotonic() < end and self._board.failure() is None:
@@ -143,7 +154,7 @@ class Waits:
         while time.monotonic() < end and not all(self._board.answer_of(rank) for rank in missing):
             time.sleep(0.005)
         if missing := self._missing(lanes, number):
-            sys.stderr.write(f"{_PREFIX}after {waited:.0f} s, {self._about_missing(lanes, number, missing)}\n")
+            sys.stderr.write(f"{LINE_BEGINS}after {waited:.0f} s, {self._about_missing(lanes, number, missing)}\n")
             sys.stderr.flush()
 
     def _about_missing(self, lanes: Any, number: int, missing: list[int] | None = None) -> str:
