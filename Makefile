@@ -167,6 +167,7 @@ types: setup ## a user's program, checked by mypy and pyright; a minute
 test-frameworks: .venv-frameworks/.installed ## accelerate, Lightning, transformers, torchmetrics and Ray on the backend; minutes
 	$(announce)
 	.venv-frameworks/bin/python tests/torch/frameworks.py
+	.venv-frameworks/bin/python tests/torch/recorded.py
 	.venv-frameworks/bin/python -m pytest tests/ray tests/testing/test_coverage_of_ranks.py \
 	    tests/testing/test_with_accelerate.py
 
@@ -179,7 +180,7 @@ test-frameworks: .venv-frameworks/.installed ## accelerate, Lightning, transform
 	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-frameworks/lib/python3*/site-packages/
 	@touch $@
 
-test-torchtitan: .venv-torchtitan/.installed ## torchtitan's debug model with FSDP × TP × PP on 8 CPU ranks, on allfold and on gloo; minutes
+test-torchtitan: .venv-torchtitan/.installed ## torchtitan's debug model with FSDP × TP × PP on 8 CPU ranks, on allfold and on gloo, checked, recorded and replayed; minutes
 	$(announce)
 	.venv-torchtitan/bin/python tests/torch/titan.py
 

@@ -1,6 +1,7 @@
-"""torchtitan's debug model with FSDP × TP × PP on 8 CPU ranks, on allfold and on gloo, whose losses must agree.
+"""torchtitan's debug model with FSDP × TP × PP on 8 CPU ranks, on allfold and on gloo, whose losses must agree; then on gloo
+under `allfold run --check` and `allfold record`, with replays of single ranks.
 
-    python tests/torch/titan.py [--steps 4]
+    python tests/torch/titan.py [--steps 4] [--only compare|record]
 
 `make test-torchtitan` runs this. torchtitan itself is unmodified. It is written for GPUs and for a newer torch than 2.13:
 `prepared` adds what torch lacks on CPUs and in this version. Nothing is downloaded: the tokenizer and the text are made
@@ -14,6 +15,8 @@ import json
 import logging
 import os
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -134,6 +137,30 @@ def train(_: Any, backend: str, steps: int) -> tuple[str, Curve]:
     return " ".join(sorted(set(used))), curve
 
 
+def check_and_record(steps: int) -> None:
+    """The same run with every call compared; recorded, explained and compared between its ranks; and two of its ranks alone."""
+    allfold = [sys.executable, "-m", "allfold"]
+    script = [__file__, "--rank", "--steps", str(steps)]
+    eight = ["-n", str(RANKS)]
+    for words, expected in (
+        ([*allfold, "run", *eight, "--check", *script], f"{steps} steps on gloo"),
+        ([*allfold, "record", *eight, "--out", "recorded", "--keep", "all", *script], f"recorded: {RANKS} ranks"),
+        ([*allfold, "explain", "recorded"], "nothing wrong found"),
+        ([*allfold, "diverge", "recorded"], "no difference in "),
+        *(
+            ([*allfold, "replay", "recorded", "--rank", str(rank)], "calls were made as recorded")
+            for rank in (0, RANKS - 1)
+        ),
+    ):
+        begin = time.monotonic()
+        done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        said = done.stdout + done.stderr
+        if done.returncode or expected not in said or "allfold check:" in said:
+            sys.exit(f"{shlex.join(words)}: status {done.returncode}, expected {expected!r}\n{said}")
+        shown = next(line for line in reversed(said.splitlines()) if expected in line)
+        print(f"{words[3]}: {time.monotonic() - begin:.0f} s: {shown[:150]}", flush=True)
+
+
 def close(a: Curve, b: Curve) -> bool:
     pairs = [pair for one, other in zip(a, b, strict=True) for pair in zip(one, other, strict=True)]
     return all(abs(x - y) <= CLOSE * max(1.0, abs(x)) for x, y in pairs)
@@ -142,11 +169,23 @@ def close(a: Curve, b: Curve) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=4)
-    steps: int = parser.parse_args().steps
+    parser.add_argument("--only", choices=["compare", "record"], help="one of the two parts")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    steps: int = arguments.steps
+    if arguments.rank:
+        used, curve = train(None, "gloo", steps)
+        print(f"{len(curve)} steps on {used}, loss {curve[-1][1]}")
+        return
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         make_assets(Path(folder))
+        if arguments.only != "compare":
+            check_and_record(steps)
+        if arguments.only == "record":
+            os.chdir(ROOT)
+            return
         curves: dict[str, list[Curve]] = {}
         for backend in ("gloo", "allfold"):
             begin = time.monotonic()

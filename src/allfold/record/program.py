@@ -22,10 +22,10 @@ def head(rank: int, keep: str, early: dict[str, Any]) -> dict[str, Any]:
         "rank": rank,
         "keep": keep,
         "time": time.time(),
-        "program": program(),
+        "program": program(early["arguments"]),
         "folder": os.getcwd(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "random": early,
+        "random": {"python": early["python"]},
         "facts": facts(),
     }
 
@@ -40,13 +40,13 @@ def facts() -> dict[str, str]:
     }
 
 
-def program() -> dict[str, Any]:
-    """The command that started this program, as far as needed to start it again."""
+def program(arguments: list[str]) -> dict[str, Any]:
+    """The command that started this program, as far as needed to start it again. A program may change its `sys.argv`."""
     main: Any = sys.modules.get("__main__")
     own: Any = multiprocessing.process.current_process()
     file = getattr(main, "__file__", None) or getattr(sys.modules.get("__mp_main__"), "__file__", None)
     spec = getattr(main, "__spec__", None)
-    found: dict[str, Any] = {"arguments": sys.argv[1:], "file": None if file is None else os.path.abspath(file)}
+    found: dict[str, Any] = {"arguments": arguments, "file": None if file is None else os.path.abspath(file)}
     if spec is not None and not own._identity:
         found["module"] = spec.name.removesuffix(".__main__")
     if own._identity:
@@ -55,13 +55,14 @@ def program() -> dict[str, Any]:
 
 
 def early_state() -> dict[str, Any]:
-    """The state of Python's generator when torch is imported: the program may draw numbers before it creates a group."""
-    return {"python": random.getstate()}
+    """The program's arguments and the state of Python's generator when torch is imported, before the program changes them."""
+    return {"python": random.getstate(), "arguments": sys.argv[1:]}
 
 
 def state() -> dict[str, Any]:
     """The states of all generators, and the number of threads."""
-    found = early_state() | {
+    found = {
+        "python": random.getstate(),
         "torch": base64.b64encode(bytes(torch.get_rng_state().tolist())).decode(),
         "threads": torch.get_num_threads(),
     }
