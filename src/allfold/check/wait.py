@@ -17,8 +17,9 @@ from .story import run_of
 if TYPE_CHECKING:
     from .hosts import Hosts
 
-SETTLE_SECONDS = 0.15
-"""Time for the other ranks to arrive after two have differed: only a third call shows which one is the odd one out."""
+SETTLE_SECONDS, _MOST_SETTLE_SECONDS = 0.15, 2.0
+"""Time for the other ranks to arrive after two have differed: only a third call shows which one is the odd one out. It is longer
+if more processes want to run than there are cores."""
 _LOOK_SECONDS = 0.1
 _CIRCLE_SECONDS = 0.3
 LATE = "ALLFOLD_CHECK_LATE"
@@ -37,6 +38,11 @@ def late_seconds() -> float:
     if not 0 < seconds < float("inf"):
         raise UsageError(f"{LATE}={text!r}: expected a positive number of seconds")
     return seconds
+
+
+def _settle_seconds() -> float:
+    crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return min(_MOST_SETTLE_SECONDS, SETTLE_SECONDS * max(1.0, crowd))
 
 
 class Waits:
@@ -73,7 +79,7 @@ class Waits:
                 self.hosts.settle(lanes, number)
             except AllfoldError as error:
                 return error
-        end = time.monotonic() + SETTLE_SECONDS
+        end = time.monotonic() + _settle_seconds()
         count = len(lanes.ranks())
         while time.monotonic() < end and self._board.failure() is None:
             if all(lanes.last(member) >= number for member in range(count)):

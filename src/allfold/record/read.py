@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import UsageError
 from ..explain.calls import POINT_TO_POINT, CallFacts, CodeLine, Tensor
+from ..explain.torch_dumps import MOST_RANKS
 from . import format as blocks
 
 _NAME = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.allfold")
@@ -181,7 +183,10 @@ def path_of(folder: str | os.PathLike[str], rank: int) -> Path:
 def read_rank(path: Path) -> RankRecord:
     """The record of a rank, up to the first damage in the file."""
     try:
-        with open(path, "rb") as file:
+        # Do not block: somebody may have put a pipe there.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path} is not a regular file")
             return _read(path, file)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
@@ -272,9 +277,8 @@ class _Reader:
         self.record = RankRecord(self.path, _natural(head["rank"]), head)
 
     def _world(self, world: dict[str, Any], _: int) -> None:
-        _natural(world["rank"])
-        if _natural(world["size"]) < 1:
-            raise ValueError("an empty world")
+        if not _natural(world["rank"]) < _natural(world["size"]) <= MOST_RANKS:
+            raise ValueError("a rank that is not in its world")
         self._known.worlds.append({"backend": str(world["backend"]), **world})
         self._groups.clear()
         self._forms.clear()
