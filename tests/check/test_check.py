@@ -21,3 +21,11 @@ def test_every_kind_of_fault_is_named(backend: str, hosts: list[int] | None) -> 
         assert len(said) == expected, (one, sentences)
         assert len(set(said)) == 1, (one, sentences)
         assert names_it(one, said[0].partition(": ")[2]), (one, said[0], one.source)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "allfold"])
+def test_a_circular_wait_with_a_background_call(backend: str) -> None:
+    """Rank 0 leaves a call out, and waits for a background call in another group."""
+    ((seed, sentences),) = run_seeds([207], backend).items()
+    assert len(set(sentences)) == 1 and len(sentences) == 3, sentences
+    assert names_it(trial(seed), sentences[0].partition(": ")[2]), sentences

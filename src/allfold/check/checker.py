@@ -134,6 +134,8 @@ class Checker:
 
     def _wait_of_ours(self, wait: Any, work: Any, *arguments: Any) -> Any:
         try:
+            if not arguments and not self._over.is_set():
+                self._poll(work())
             return wait(work(), *arguments)
         except Exception as error:
             self._raise_failure(error)
@@ -179,6 +181,11 @@ class Checker:
         if getattr(self._met, "now", False) or arguments or given or self._over.is_set():
             self._met.now = False  # all ranks are in this call
             return _wait_of_torch(work, *arguments, **given)
+        self._poll(work)
+        return _wait_of_torch(work)
+
+    def _poll(self, work: Any) -> None:
+        """Wait for the end of a call, or raise if the run has failed or this wait cannot end."""
         begin = time.monotonic()
         spins = 0
         until = begin + _SPIN_SECONDS
@@ -200,7 +207,6 @@ class Checker:
             # This adds at most two percent to a wait, and at most a millisecond.
             time.sleep(min(0.001, max(2e-5, (now - begin) / 50)))
         self._board.end_wait()
-        return _wait_of_torch(work)
 
     # The thread that answers ------------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .hosts import Hosts
 
 SETTLE_SECONDS, _MOST_SETTLE_SECONDS = 0.15, 2.0
-"""Time for the other ranks to arrive after two have differed: only a third call shows which one is the odd one out. It is longer
-if more processes want to run than there are cores."""
+"""Time for the other ranks to arrive after two have differed: only a third call shows which one is the odd one out. On a busy
+machine they take longer."""
 _LOOK_SECONDS = 0.1
 _CIRCLE_SECONDS = 0.3
 LATE = "ALLFOLD_CHECK_LATE"
