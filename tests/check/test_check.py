@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
+import torch.distributed as dist
+from launched import launched
 from ranks import run_seeds
 from seeded import FAULTS, names_it, trial
 
@@ -29,3 +35,33 @@ def test_a_circular_wait_with_a_background_call(backend: str) -> None:
     ((seed, sentences),) = run_seeds([207], backend).items()
     assert len(set(sentences)) == 1 and len(sentences) == 3, sentences
     assert names_it(trial(seed), sentences[0].partition(": ")[2]), sentences
+
+
+def _messages(_: Any, backend: str) -> list[float]:
+    os.environ["ALLFOLD_CHECK"] = "1"
+    from allfold.check.install import install
+
+    install()
+    dist.init_process_group(backend)
+    rank = dist.get_rank()
+    sent, received = torch.full((4,), float(rank)), torch.empty(4)
+    if rank == 0:
+        dist.send(sent, 1)
+    else:
+        dist.recv(received, 0)
+    for works in (
+        [dist.isend(sent, 1 - rank), dist.irecv(received, 1 - rank)],
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, 1 - rank), dist.P2POp(dist.irecv, received, 1 - rank)]),
+    ):
+        for work in works:
+            work.wait()
+    background = dist.all_reduce(sent, async_op=True)
+    background.wait()
+    dist.all_reduce(sent)
+    dist.destroy_process_group()
+    return [*received.tolist(), *sent.tolist()]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "allfold"])
+def test_messages_arrive_between_checked_calls(backend: str) -> None:
+    assert launched(_messages, 2, backend) == [[1.0] * 4 + [2.0] * 4, [0.0] * 4 + [2.0] * 4]

@@ -78,6 +78,7 @@ class Checker:
         watch_multiprocessing(self.end)
 
     def __call__(self, made: Made, go: Go) -> Any:
+        self._met.polls = False
         if made.operation in POINT_TO_POINT or self._process != os.getpid():
             return go()
         where = place(3)
@@ -95,7 +96,6 @@ class Checker:
         if outcome != "agreed":
             raise self._error(outcome, group, number)
         if made.background or made.operation == "monitored_barrier":
-            self._met.now = False
             return self._remember(self._made(made, go), group, number)
         if group.lanes.meet(0.0) != "agreed":
             seconds = made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
@@ -106,7 +106,7 @@ class Checker:
             )
         # On CPUs, looking for the end of the call is faster than torch's wait, which sleeps. On GPUs it would wait for the
         # device, which torch's does not.
-        self._met.now = not any(one.is_cpu for one in tensors_of(made.source))
+        self._met.polls = any(one.is_cpu for one in tensors_of(made.source))
         return self._made(made, go)
 
     def _made(self, made: Made, go: Go) -> Any:
@@ -178,11 +178,13 @@ class Checker:
 
     def wait_for_work(self, work: Any, *arguments: Any, **given: Any) -> Any:
         """torch's `Work.wait`, which cannot be interrupted; this one also ends when the run has failed."""
-        if getattr(self._met, "now", False) or arguments or given or self._over.is_set():
-            self._met.now = False  # all ranks are in this call
+        polls, self._met.polls = getattr(self._met, "polls", False), False
+        # gloo's messages are never complete before they are waited for.
+        if not polls and not any(one is work for one, _, _ in tuple(self._pending)):
             return _wait_of_torch(work, *arguments, **given)
-        self._poll(work)
-        return _wait_of_torch(work)
+        if not arguments and not given and not self._over.is_set():
+            self._poll(work)
+        return _wait_of_torch(work, *arguments, **given)
 
     def _poll(self, work: Any) -> None:
         """Wait for the end of a call, or raise if the run has failed or this wait cannot end."""
@@ -198,7 +200,7 @@ class Checker:
             if (error := self._waits.failure()) is not None:
                 raise error
             if now > until:
-                found = next(((group, number) for one, group, number in self._pending if one is work), None)
+                found = next(((group, number) for one, group, number in tuple(self._pending) if one is work), None)
                 if found is None:
                     until = float("inf")
                 else:
