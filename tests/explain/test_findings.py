@@ -309,3 +309,10 @@ def test_a_rank_that_came_after_the_others_had_given_up_and_went_on() -> None:
         "rank 0 was late: it made all_reduce(float32[4]) at train.py:12 (call 2 of the world) 7.5 s after rank 1, which waits "
         "for 3 s; before that, it was at data.py:31 in load" + COMMON
     )
+
+
+def test_of_two_ranks_the_one_that_others_wait_for_elsewhere_is_the_odd_one() -> None:
+    # Rank 0 made A twice; rank 1 waits for it in group 1, of which rank 2 is no member.
+    inner = call("all_reduce", 9, group="1")
+    found = the_finding(a_run([[A, A], [A, inner], [A, C]], {"1": (0, 1)}))
+    assert found.ranks == (0,) and found.place == "train.py:8", found

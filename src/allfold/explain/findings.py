@@ -73,6 +73,8 @@ def findings(run: RunFacts) -> list[Finding]:
 def _causes(run: RunFacts, troubles: Sequence[Trouble]) -> list[Finding]:
     mismatches = [trouble for trouble in troubles if trouble.differs]
     if mismatches:
+        for trouble in mismatches:
+            _break_tie(trouble, troubles)
         return [_differing(run, trouble) for trouble in mismatches]
     waits = dict(_waits(run, troubles))
     circle = _circle(waits)
@@ -93,6 +95,13 @@ def _causes(run: RunFacts, troubles: Sequence[Trouble]) -> list[Finding]:
         )
         causes.setdefault((trouble.group, trouble.number), finding)
     return list(causes.values())
+
+
+def _break_tie(trouble: Trouble, troubles: Sequence[Trouble]) -> None:
+    """Of two parties of the same size, the one that ranks wait for in another group is the odd one."""
+    if len(trouble.classes[0]) == len(trouble.classes[1]):
+        awaited = {rank for one in troubles if one is not trouble and not one.differs for rank in one.absent}
+        trouble.classes.sort(key=lambda ranks: (-len(ranks), not awaited.isdisjoint(ranks), ranks[0]))
 
 
 def _waits(run: RunFacts, troubles: Sequence[Trouble]) -> Iterator[tuple[int, Trouble]]:
