@@ -14,6 +14,8 @@ import threading
 import time
 from typing import Any
 
+import torch.distributed as dist
+
 from ..explain.calls import RunFacts
 from ..explain.findings import Finding, findings
 from .site import Site
@@ -68,6 +70,13 @@ class Hosts:
                 if len(set(self._store.multi_get(keys))) > 1:
                     self.settle(lanes, number)
                     raise self._waits.fail("mismatch", f"the hosts made different calls as call {number} of the group")
+            except dist.DistError:
+                name = lanes.name().decode()
+                raise self._waits.fail(
+                    "lost",
+                    f"the store of the run has ended, with the process that holds it (usually rank 0); call {number} of {name} "
+                    "was not compared",
+                ) from None
             finally:
                 self._board.end_wait()
 
