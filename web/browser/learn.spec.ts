@@ -91,7 +91,7 @@ test("three lessons", async ({ page }) => {
   try {
     await page.goto(studio.address);
     await page.getByRole("link", { name: "lessons" }).click();
-    await expect(page.locator(".lessons li")).toHaveCount(14);
+    await expect(page.locator(".lessons li")).toHaveCount(15);
     await expect(page.locator(".lessons .current")).toContainText("Four numbers");
     await expectToFit(page);
     await page.getByRole("link", { name: "Four numbers" }).click();

@@ -162,6 +162,8 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
   const compared = againstState(state.value)?.algorithm;
   const at = chosenSize(sizes);
   const strip = top + high + 12;
+  // Every third size has its name, or every ninth where names would lie over one another.
+  const every = (3 * (width - right - left)) / (sizes.length - 1) < 56 ? 9 : 3;
   const nearest = (event: MouseEvent): number => {
     const box = (event.currentTarget as SVGElement).getBoundingClientRect();
     return Math.round(((event.clientX - box.left) / box.width) * (sizes.length - 1));
@@ -275,7 +277,7 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
         </g>
       ))}
       {sizes
-        .filter((_, i) => i % (narrow ? 7 : 3) === 0)
+        .filter((_, i) => i % every === 0)
         .map((size) => (
           <text key={size} class="axis" x={x(size)} y={strip + 38} text-anchor="middle">
             {bytes(size)}
