@@ -96,11 +96,12 @@ def run_trial(one: Trial, backend: str, store: Any, rank: int) -> str:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said):
         path = Path(folder) / "program.py"
         path.write_text(one.source)
-        dist.init_process_group(backend, rank=rank, world_size=one.ranks, store=store, timeout=timedelta(seconds=LIMIT))
+        limit = timedelta(seconds=LIMIT)  # of every group: without one, a group waits for half an hour
+        dist.init_process_group(backend, rank=rank, world_size=one.ranks, store=store, timeout=limit)
         made: dict[tuple[int, ...], Any] = {}
         for ranks in one.groups:
-            made.setdefault(tuple(ranks), dist.new_group(ranks) if tuple(ranks) not in made else None)
-        orders = [dist.new_group(list(range(one.ranks))) for _ in range(2)]
+            made.setdefault(tuple(ranks), dist.new_group(ranks, limit) if tuple(ranks) not in made else None)
+        orders = [dist.new_group(list(range(one.ranks)), limit) for _ in range(2)]
         space: dict[str, Any] = {"dist": dist}
         exec(compile(one.source, str(path), "exec"), space)
 

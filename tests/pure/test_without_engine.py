@@ -219,7 +219,7 @@ def test_every_command(tmp_path: Path) -> None:
         (tmp_path / f"records/dump_{rank}").write_text(json.dumps(RECORD))
     (tmp_path / "record").mkdir()
     one = format.Writer(str(tmp_path / "record" / format.file_name(0)))
-    one.write(format.HEAD, {"rank": 0} | {key: {} for key in ("program", "variables", "facts", "random")})
+    one.write(format.HEAD, {"rank": 0, "time": 0} | {key: {} for key in ("program", "variables", "facts", "random")})
     one.close()
     asked = [*WORKS, *NEEDS_THE_ENGINE]
     assert {words[0] for words in asked} == set(COMMANDS), "every command is tried"

@@ -100,16 +100,16 @@ def _file(path: Path, rank: int = 0, keep: str = "all") -> Path:
     empty: dict[str, Any] = {}
     writer.write(
         format.HEAD,
-        {"rank": rank, "keep": keep, "program": empty, "variables": empty, "facts": empty, "random": empty},
+        {"rank": rank, "keep": keep, "time": 0, "program": empty, "variables": empty, "facts": empty, "random": empty},
     )
     writer.write(format.WORLD, {"rank": rank, "size": 2, "backend": "gloo", "state": {}})
-    writer.write(format.GROUP, {"group": 0, "name": "0", "ranks": [0, 1], "description": "default_pg"})
+    writer.write(format.GROUP, {"group": 0, "name": "0", "ranks": [0, 1], "description": "default_pg", "timeout": 1800})
     tensor = ["float32", [1000]]
     form = {"form": 0, "operation": "all_reduce", "group": 0, "inputs": [tensor], "outputs": [tensor], "stack": []}
     writer.write(format.FORM, form | {"reduction": "sum"})
     data = torch.arange(1000.0)
     for number in range(1, 4):
-        writer.write(format.CALL, [number, 0, number, [number]])
+        writer.write(format.CALL, [number, 0, number, [number], number])
         place = writer.write_data([(data.data_ptr(), data.nbytes)]) if keep == "all" else None
         writer.write(format.DONE, [number, [7], place, None])
     writer.write(format.STORE, ["get", "key", True, "value"])

@@ -231,7 +231,7 @@ def test_a_moving_picture_is_the_schedule(theme: str) -> None:
     schedule = af.schedule("all_reduce", "ring", 4)
     drawn = (DOCS / "gallery" / f"ring-moving-{theme}.svg").read_text(encoding="utf-8")
     root = ElementTree.fromstring(drawn)
-    assert len(drawn) < 60_000 and "prefers-reduced-motion" in drawn and "href" not in drawn
+    assert len(drawn) < 70_000 and "prefers-reduced-motion" in drawn and "href" not in drawn
     assert not {"script", "image", "animate", "a"} & {one.tag.removeprefix(SVG) for one in root.iter()}
     # One chip per move between ranks; at the end, and where nothing moves, every cell of the buffer has the sum.
     chips = [one for one in root.iter(f"{SVG}g") if (one.get("class") or "").startswith("m ")]

@@ -32,8 +32,8 @@ def map_as_text(found: Sweep, color: bool = False) -> Iterator[Text | str]:
         line = Text(format_size(size).ljust(left))
         for ranks in found.ranks:
             name = found.plans[ranks, size].winner.algorithm
-            line.append(" " * (cell - 3))
-            line.append(f" {letter[name]} ", style=_style_of(name) if color else "")
+            line.append(" " * (cell - 2))
+            line.append(f" {letter[name]}", style=_style_of(name) if color else "")
         yield line
     yield ""
     for name in found.winners:
