@@ -121,7 +121,7 @@ def piece(name: str, text: str, folder: Path) -> dict[str, Any]:
 
 
 def share_image() -> bytes:
-    """What other sites show of a link to this one, as a PNG: a ring's cells, which fill with the colours of the ranks."""
+    """The picture that other sites show for a link to this one, as a PNG: the cells of a ring, in the colours of its ranks."""
     wide, high, ranks = 1200, 630, 8
     light, colours = TOKENS["light"], TOKENS["ranks"]["light"]
     image = np.empty((high, wide, 3), np.uint8)

@@ -114,11 +114,11 @@ void Fronts::go_ahead(int peer, const Waiting& waiting) {
 void Fronts::compare_next(int peer, const Waiting& waiting) {
     Peer& from = at(peer);
     if (from.posted.empty()) post(peer, {std::vector<char>(head() + limits_.along)});
+    await(from.posted.front(), waiting);  // after an error it stays there: the wire may still write to its memory
     Room room = std::move(from.posted.front());
     from.posted.pop_front();
     const std::string own = std::move(from.unheard.front());
     from.unheard.pop_front();
-    await(room, waiting);
     check_same(room.memory.data(), own.data(), peer);
     post(peer, std::move(room));
 }

@@ -14,7 +14,7 @@ from allfold.launch.spawn import run_everywhere
 def run_seeds(
     seeds: list[int], backend: str, ranks: int = 3, late: str = "0.5", hosts: list[int] | None = None
 ) -> dict[int, list[str]]:
-    """What each rank got, by seed. Trials that end a rank have processes of their own. `hosts`: the ranks of each host."""
+    """The errors of all ranks, by seed. Trials that end a rank run in new processes. `hosts`: how many ranks each host has."""
     ending = [seed for seed in seeds if trial(seed).fault in ENDS_A_RANK]
     others = [seed for seed in seeds if seed not in ending]
     found: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Which lines of a stack are the user's own."""
+"""The lines of a stack that belong to the user's program."""
 
 from __future__ import annotations
 

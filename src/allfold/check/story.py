@@ -55,7 +55,7 @@ def run_of(board: Any, ranks: list[int]) -> RunFacts:
 
 
 def facts_of(board: Any, ranks: list[int], most: int = 128) -> dict[str, Any]:
-    """What the board has about these ranks, for JSON: of each rank, the last calls of each group. Times are since 1970."""
+    """The facts on the board about these ranks, as JSON: the last calls of each rank in each group. Times count from 1970."""
     offset = time.time_ns() - time.monotonic_ns()
     waits = {rank: (str(group), call) for rank, _, group, call in board.waits()}
     found: dict[str, Any] = {"ranks": {}, "groups": {}}

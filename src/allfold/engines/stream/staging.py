@@ -76,7 +76,7 @@ class Staging:
         return Staged(self, call, source, target)
 
     def batch(self, call: Call, source: Buffer | None, target: Buffer | None) -> tuple[_native.Batch, list[Deferred]]:
-        """What the call puts into the streams, and the calls of the engine in it."""
+        """The batch for the streams, and the engine calls that it contains."""
         pieces = _pieces(call, target)
         if len(pieces) > 1:
             return self._batch_in_pieces(call, pieces)
