@@ -62,7 +62,7 @@ void Fronts::await_all(std::vector<WireTransfer*>& transfers, const Waiting& wai
 }
 
 void Fronts::begin(const char* said, const Waiting& waiting) {
-    await_all(sent_, waiting);  // of the last call, which did not have to wait for them
+    settle(waiting);  // the last call did not have to wait for them
     said_ = said;
     used_ = 0;
 }
@@ -131,6 +131,16 @@ const char* Fronts::data(const char* said, int peer, size_t bytes, const Waiting
     from.followed.push_back(std::move(from.following.front()));
     from.following.pop_front();
     return from.followed.back().memory.data();
+}
+
+// A peer that needed nothing from this rank may have made all of its calls, and left: its headers have come, and nobody
+// misses what was sent to it. Whoever needs a lost peer waits for something from it, or is told by the heartbeats.
+void Fronts::settle(const Waiting& waiting) {
+    while (!sent_.empty()) {
+        waiting.settle(wire_, *sent_.back());
+        wire_.release(sent_.back());
+        sent_.pop_back();
+    }
 }
 
 void Fronts::sent(const Waiting& waiting) { await_all(long_sent_, waiting); }

@@ -44,6 +44,8 @@ class Fronts {
 
     // Begins a call of this rank. Waits until the headers of the last one have been sent.
     void begin(const char* said, const Waiting& waiting);
+    // Waits until the headers of this call have been sent, with their data, or cannot be.
+    void settle(const Waiting& waiting);
     // Sends the header to a peer, with data, which must not change until `sent` has returned.
     void send(int peer, const char* data, size_t bytes);
     // Posts the receive of data that follow a peer's header, unless they are short enough to be sent with it.

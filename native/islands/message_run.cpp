@@ -103,6 +103,14 @@ const char* PeerLinks::receive_front(int peer, size_t bytes, const Waiting& wait
     return said;
 }
 
+void PeerLinks::settle(const Waiting& waiting) {
+    if (fronts) fronts->settle(waiting);
+    while (wire->is_draining() && Clock::now() < waiting.deadline) {
+        wire->sleep(wire->turn(), Clock::now() + 1ms);
+        if (waiting.interrupted) waiting.interrupted();
+    }
+}
+
 MessageRun::MessageRun(const MessageProgram& program, PeerLinks& links, ChunkDivision division,
                        const MessageArrays& arrays, DType dtype, Op op, uint32_t divisor, uint32_t tag, Waiting waiting,
                        std::vector<Call> calls)

@@ -85,6 +85,9 @@ struct PeerLinks {
     // See Fronts.
     void send_front(int peer, const char* data = nullptr, size_t bytes = 0);
     const char* receive_front(int peer, size_t bytes, const Waiting& waiting);
+
+    // Before this end is closed: wait until what was sent in calls that others may still be in has arrived.
+    void settle(const Waiting& waiting);
 };
 
 struct MessageArrays {

@@ -30,6 +30,12 @@ struct Waiting {
 
     // Waits until a transfer is done, or throws.
     void await(Wire& wire, const WireTransfer& transfer) const {
+        settle(wire, transfer);
+        if (transfer.state() == WireTransfer::State::failed) throw WireLost(transfer.why(), transfer.peer());
+    }
+
+    // Waits until a transfer is done or has failed; throws if that takes too long.
+    void settle(Wire& wire, const WireTransfer& transfer) const {
         Clock::time_point limit{}, looked{};
         while (!transfer.is_over()) {
             uint64_t seen = wire.turn();
@@ -46,7 +52,6 @@ struct Waiting {
             }
             wire.sleep(seen, limit);
         }
-        if (transfer.state() == WireTransfer::State::failed) throw WireLost(transfer.why(), transfer.peer());
     }
 };
 

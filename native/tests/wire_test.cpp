@@ -441,6 +441,27 @@ void what_is_kept_has_a_limit() {
     close(pair[1]);
 }
 
+// What the other end has not read may be lost if this end is closed; it says so until then.
+void what_has_not_arrived_is_known() {
+    auto pair = connected();
+    auto wire = tcp_wire(0, {-1, pair[0]}, 8);
+    expect(!wire->is_draining(), "nothing was sent");
+    Bytes note(tcp_longest_at_once), room(1 << 20);
+    constexpr size_t count = 100;
+    for (size_t i = 0; i < count; ++i) wire->release(wire->send(1, note.data(), note.size(), 1));
+    expect(wire->is_draining(), "more was sent than the other end has room for");
+    size_t left = count * (24 + note.size());
+    while (left > 0) {
+        ssize_t got = recv(pair[1], room.data(), room.size(), 0);
+        expect(got > 0, "all of it arrives");
+        left -= static_cast<size_t>(got);
+    }
+    auto limit = Clock::now() + 30s;
+    while (wire->is_draining() && Clock::now() < limit) std::this_thread::sleep_for(1ms);
+    expect(!wire->is_draining(), "all of it has arrived");
+    close(pair[1]);
+}
+
 // Two ends that have filled each other's memory with what nobody wants yet wait for a long message all the same.
 void a_wait_ends_behind_what_is_kept() {
     auto wires = mesh(2);
@@ -500,6 +521,7 @@ int main(int count, char** words) {
         what_is_left_harms_nobody();
         garbage_ends_its_connection_only();
         what_is_kept_has_a_limit();
+        what_has_not_arrived_is_known();
         a_wait_ends_behind_what_is_kept();
     }
     if (failures) return 1;

@@ -1,8 +1,10 @@
 #include "wire/tcp.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -41,6 +43,17 @@ class TcpWire final : public MatchedWire<Connection, Transfer, std::unique_ptr<K
         cut();
         // Not before: a descriptor's number may be used again at once, and a fork closes by numbers.
         close_descriptors();
+    }
+
+    // When a socket is closed that has unread data, the kernel drops what the other end has not confirmed.
+    bool is_draining() override {
+        if (!is_here()) return false;
+        std::lock_guard lock(mutex_);
+        return std::any_of(peers_.begin(), peers_.end(), [](const Connection& one) {
+            int unconfirmed = 0;
+            return !one.is_lost() &&
+                   (!one.outgoing.empty() || (ioctl(one.descriptor, SIOCOUTQ, &unconfirmed) == 0 && unconfirmed > 0));
+        });
     }
 
   private:

@@ -84,6 +84,8 @@ class Wire {
 
     // Every transfer fails, and every new one. The others see this end as lost.
     virtual void cut() = 0;
+    // True while `cut` would still keep messages from arriving whose sends have ended.
+    virtual bool is_draining() { return false; }
     // True if its connection has ended. Messages that arrived before may still be received.
     virtual bool lost(int peer) const = 0;
 

@@ -100,6 +100,34 @@ def test_calls_that_differ_are_named_on_all_hosts() -> None:
             )
 
 
+def leaves_early(comm: Communicator, collective: str) -> list[float]:
+    """Rank 2 comes when ranks 3 and 4, which need nothing from it, have made all calls and may have left."""
+    if comm.rank == 2:
+        time.sleep(0.7)
+    heard = []
+    for call in range(6):
+        array = np.full(8000, comm.rank + call, np.float64)
+        if collective == "broadcast":
+            comm.broadcast(array)
+        elif collective == "gather":
+            every = np.empty(8000) if comm.rank == 0 else None
+            comm.gather(array[:1600], output=every)
+            array = array if every is None else every
+        else:
+            getattr(comm, collective)(array)
+        heard.append(float(array.sum()))
+    return heard
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "gather", "scan", "exscan"])
+def test_ranks_that_have_made_their_calls_may_leave(collective: str) -> None:
+    results = af.spawn(leaves_early, 5, args=(collective,), hosts=[2, 2, 1], timeout=60)
+    one = {"broadcast": [0] * 5, "reduce": [10], "gather": [2], "scan": [0, 1, 3, 6, 10], "exscan": [0, 0, 1, 3, 6]}
+    ranks = {"broadcast": [1] * 5, "reduce": [5], "gather": [1], "scan": [1, 2, 3, 4, 5], "exscan": [1, 1, 2, 3, 4]}
+    for heard, at_first, times in zip(results, one[collective], ranks[collective], strict=False):
+        assert heard == [8000 * (at_first + times * call) for call in range(6)]
+
+
 def late(comm: Communicator) -> tuple[str, str, float]:
     """Rank 0 gives up, the others hear of it before their own time is up."""
     comm.barrier()

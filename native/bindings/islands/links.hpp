@@ -96,6 +96,10 @@ class PyLinks {
         }
     }
     void refill() { fronts().refill(); }
+    void settle(double deadline) {
+        WithoutGil without;
+        links.settle(Waiting{moment(deadline), check_signals});
+    }
 
     void trace(bool on) { links.trace(on); }
     // (sends, rank, bytes, begun, ended) of every message since the last time, in nanoseconds of Python's clock.

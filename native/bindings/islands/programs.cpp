@@ -166,6 +166,7 @@ void bind_islands(nb::module_& module) {
         .def("send_fronts", &PyLinks::send_fronts)
         .def("receive_front", &PyLinks::receive_front)
         .def("refill", &PyLinks::refill)
+        .def("settle", &PyLinks::settle)
         .def("trace", &PyLinks::trace)
         .def("moved", &PyLinks::moved);
     nb::class_<PyPlan>(module, "CallPlan").def_static("of", &make_plan);

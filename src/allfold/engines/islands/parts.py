@@ -131,9 +131,13 @@ class Parts:
         self.membership.is_closed = True
         self.calls.direct.shut()
         self.calls.close()
-        self.messages.close()
-        self.shared.close()
-        if self.number == 0:
-            self.world.end()
-        else:
-            self.world.leave(self)
+        try:
+            if self.membership.error is None:
+                self.executor.levels.native.settle(self.world.patience)
+        finally:
+            self.messages.close()
+            self.shared.close()
+            if self.number == 0:
+                self.world.end()
+            else:
+                self.world.leave(self)

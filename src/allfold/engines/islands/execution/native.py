@@ -11,7 +11,9 @@ and all calls while another call is open, a trace is on, a rank has left or the 
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -23,6 +25,7 @@ from .... import _native
 from ....collectives import COLLECTIVES
 from ....division import Division, Lengths
 from ....fabrics import tags
+from ....fabrics.fabric import Disconnected
 from ....programs.messages import (
     ARRIVED,
     ChunkPlace,
@@ -138,6 +141,11 @@ class NativeRuns:
         op = 0 if job.call.op is None else _OPS[job.call.op.name]
         arrays = job.input, job.output, job.dtype.name
         return _native.perform_between_islands(self.links, plan, *arrays, op, job.digest + job.packed, job.deadline)
+
+    def settle(self, within: float) -> None:
+        """Wait until what this rank has sent has arrived: others may still be in calls that it has left."""
+        with contextlib.suppress(Disconnected):
+            self.links.settle(time.monotonic() + within)
 
     def _failed(self, call: _native.DirectCall, trouble: Any) -> None:
         assert self.on_failure is not None
