@@ -148,7 +148,7 @@ def _proved_in_two_levels(
     check_promise(state)
     made = lower(built, islands)
     check_messages(made, state)
-    is_cut = built.promise.in_place and built.promise.carries_data
+    is_cut = built.promise.in_place and built.promise.carries_data and not built.promise.has_order
     return TwoLevel(made, check_segments(made, state, ahead) if is_cut else None)
 
 

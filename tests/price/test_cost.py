@@ -244,7 +244,9 @@ def test_groups_need_not_be_neighbours(collective: str, name: str) -> None:
     apart, topology = [[0, 3, 6], [1, 4, 7], [2, 5, 8]], find_topology("torus", 9)
     root = 4 if COLLECTIVES[collective].rooted else None
     patterns = patterns_of(find_algorithm(collective, name), 9, root, groups=apart)
-    assert patterns is not None
+    if patterns is None:
+        assert COLLECTIVES[collective].has_order, "where a group's sum is that of several runs of ranks"
+        return
     made = af.schedule(collective, name, 9, root, groups=apart)
     ours, theirs = (Load.of(one, topology, 9) for one in (patterns, fold(made)))
     assert ours.link_share == pytest.approx(theirs.link_share)

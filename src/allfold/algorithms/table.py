@@ -23,6 +23,7 @@ FAMILIES = [
     "neighbor",
     "pairwise",
     "prefix",
+    "through_leaders",
     "barrier",
 ]
 

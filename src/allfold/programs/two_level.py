@@ -8,58 +8,73 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..collectives import COLLECTIVES, NOTHING
+from ..collectives import COLLECTIVES, NOTHING, Part
 from ..errors import ScheduleError
 from ..pure.hashes import folded
-from ..schedules import Schedule
+from ..schedules import COLUMNS, Schedule
 from ..symbolic import State
 
 Islands = tuple[tuple[int, ...], ...]
 
 
+Row = list[int | None]
+"""Chunks of a buffer, in order; None fills up the slices of ranks that have fewer."""
+
+
 class IslandPhase(NamedTuple):
-    """A collective of an island. `root`: its number in the island. `row`: the chunks of the whole buffer, in order; None
-    fills up the slices of ranks that have fewer."""
+    """A collective of an island. `root`: its number in the island. `brought`, `got`: the chunks of each of its ranks."""
 
     island: tuple[int, ...]
     name: str
     root: int | None
-    row: list[int | None]
+    brought: list[Row]
+    got: list[Row]
 
-    def takes(self, rank: int) -> list[int | None]:
+    @classmethod
+    def of(cls, island: tuple[int, ...], name: str, root: int | None, before: Row, after: Row | None = None) -> Self:
+        """`before`, `after`: the chunks of the whole buffer where ranks bring them, and where they get them (None: the same)."""
+        promise, size = COLLECTIVES[name], len(island)
+
+        def rows(row: Row, part: Part) -> list[Row]:
+            return [[row[at] for at in np.flatnonzero(held)] for held in part.held(size, root, len(row))]
+
+        return cls(
+            island, name, root, rows(before, promise.starts), rows(before if after is None else after, promise.ends)
+        )
+
+    def takes(self, rank: int) -> Row:
         """The chunks that a rank of the island brings."""
-        return self._held(rank, at_end=False)
+        return self.brought[self.island.index(rank)]
 
-    def gives(self, rank: int) -> list[int | None]:
+    def gives(self, rank: int) -> Row:
         """The chunks that it gets."""
-        return self._held(rank, at_end=True)
-
-    def _held(self, rank: int, at_end: bool) -> list[int | None]:
-        promise, size = COLLECTIVES[self.name], len(self.island)
-        part = promise.ends if at_end else promise.starts
-        held = part.held(size, self.root, len(self.row))[self.island.index(rank)]
-        return [self.row[at] for at in np.flatnonzero(held).tolist()]
+        return self.got[self.island.index(rank)]
 
 
 def phases(schedule: Schedule, islands: Islands) -> Iterator[tuple[bool, int]]:
-    """Runs of consecutive steps: whether they are inside islands, and how many they are."""
+    """Runs of consecutive steps: whether they are inside islands, and how many they are.
+
+    Steps in which ranks only move or combine what they have themselves are not inside: no collective is needed for them.
+    """
     host = np.zeros(schedule.ranks, np.int64)
     for number, island in enumerate(islands):
         host[list(island)] = number
-    stays = host[schedule.columns["source"]] == host[schedule.columns["destination"]]
+    source, destination = schedule.columns["source"], schedule.columns["destination"]
+    crosses, enters = host[source] != host[destination], (host[source] == host[destination]) & (source != destination)
     kinds = []
     for step in range(schedule.steps):
-        some = stays[schedule.starts[step] : schedule.starts[step + 1]]
-        if some.any() and not some.all():
+        part = slice(*schedule.starts[step : step + 2])
+        is_inside = bool(enters[part].any())
+        if is_inside and crosses[part].any():
             raise ScheduleError(
                 f"{schedule.title}: step {step + 1} has moves inside islands and between them", step=step
             )
-        kinds.append(bool(some.all()))
+        kinds.append(is_inside)
     for is_inside, run in groupby(kinds):
         yield is_inside, len(list(run))
 
@@ -67,6 +82,9 @@ def phases(schedule: Schedule, islands: Islands) -> Iterator[tuple[bool, int]]:
 def advance_inside(state: State, islands: Islands, steps: int) -> list[IslandPhase]:
     """Take some steps inside islands, and find the collective that each island does in them."""
     shape = state.schedule.ranks, state.width
+    if steps == 1 and (moved := _moved(state, islands)):
+        state.advance()
+        return moved
     before = state.datum.reshape(shape).copy(), state.bits.reshape(shape).copy()
     touched = np.zeros(shape, bool)
     for _ in range(steps):
@@ -81,6 +99,34 @@ def advance_inside(state: State, islands: Islands, steps: int) -> list[IslandPha
     return found
 
 
+def _moved(state: State, islands: Islands) -> list[IslandPhase]:
+    """The gathers and scatters of the next step, if chunks come to other places in it; otherwise nothing."""
+    schedule = state.schedule
+    moves = slice(*schedule.starts[state.step : state.step + 2])
+    reduces, chunk, source, destination, into = (schedule.columns[name][moves] for name in COLUMNS[:5])
+    if reduces.any() or (chunk == into).all():
+        return []
+    found = []
+    for island in islands:
+        here = np.isin(source, island)
+        if not here.any():
+            continue
+        senders, receivers = set(source[here].tolist()), set(destination[here].tolist())
+        if len(island) == 1 or min(len(senders), len(receivers)) > 1:
+            raise ScheduleError(f"{schedule.title}: what ranks {list(island)} do together is no collective of theirs")
+        gathers = len(senders) > 1
+        order = np.argsort(into if gathers else chunk, kind="stable")
+        rows: dict[int, list[tuple[int, int]]] = {rank: [] for rank in island}
+        for at in order[here[order]].tolist():
+            rows[int((source if gathers else destination)[at])].append((int(chunk[at]), int(into[at])))
+        deep = max(map(len, rows.values()))
+        whole = [pair for row in rows.values() for pair in (*row, *[(None, None)] * (deep - len(row)))]
+        (root,) = receivers if gathers else senders
+        before, after = ([pair[side] for pair in whole] for side in (0, 1))
+        found.append(IslandPhase.of(island, "gather" if gathers else "scatter", island.index(root), before, after))
+    return found
+
+
 def _find(
     schedule: Schedule,
     island: tuple[int, ...],
@@ -91,7 +137,7 @@ def _find(
     """The collective that changes what the ranks of an island hold from `before` to `after`: data, and their hashes."""
     columns: list[int] = np.flatnonzero(touched.any(axis=0)).tolist()
     if not schedule.promise.carries_data:
-        return IslandPhase(island, "barrier", None, list(columns))
+        return IslandPhase.of(island, "barrier", None, list(columns))
     size = len(island)
     gets = {chunk: np.flatnonzero(touched[:, chunk]).tolist() for chunk in columns}
     owner: dict[int, int] = {}  # by chunk that is reduced: the rank that gets it
@@ -122,23 +168,23 @@ def _find(
 
     if owner and not source:
         if len(set(owner.values())) == 1:
-            return IslandPhase(island, "reduce", owner[columns[0]], list(columns))
-        return IslandPhase(island, "reduce_scatter", None, of(owner))
+            return IslandPhase.of(island, "reduce", owner[columns[0]], list(columns))
+        return IslandPhase.of(island, "reduce_scatter", None, of(owner))
     target = {chunk: ranks[0] for chunk, ranks in gets.items()}
     spreads = all(len(ranks) == size - 1 for ranks in gets.values())
     if not owner and spreads and len(set(source.values())) > 1:
-        return IslandPhase(island, "all_gather", None, of(source))
+        return IslandPhase.of(island, "all_gather", None, of(source))
     sliced = schedule.promise.sliced and all(len(ranks) == 1 for ranks in gets.values())
     if not owner and sliced and len(set(target.values())) == 1 and _is_own(schedule, island, source):
-        return IslandPhase(
+        return IslandPhase.of(
             island, "gather", target[columns[0]], of(dict(sorted((source | own(target[columns[0]])).items())))
         )
     if not owner and sliced and len(set(source.values())) == 1 and _is_own(schedule, island, target):
-        return IslandPhase(
+        return IslandPhase.of(
             island, "scatter", source[columns[0]], of(dict(sorted((target | own(source[columns[0]])).items())))
         )
     if not owner and spreads:
-        return IslandPhase(island, "broadcast", source[columns[0]], list(columns))
+        return IslandPhase.of(island, "broadcast", source[columns[0]], list(columns))
     raise ScheduleError(f"{schedule.title}: what ranks {list(island)} do together is no collective of theirs")
 
 

@@ -25,6 +25,7 @@ _ALL_BYTES = 16 << 20  # at most this much is received from all other leaders in
 SLICES_BY_LEADERS = 1 << 20
 """Bytes of all slices together up to which only leaders send to other islands; above, every rank sends its own slice."""
 
+_MOST_COLLECTED = 128  # ranks up to which leaders collect what each of their ranks has for each other rank
 _MOST_SPOKES = 3  # islands to which the root of a broadcast sends directly
 _WAYS = {
     "reduce": ("hierarchical", {"up": "driver", "across": "driver"}),
@@ -84,6 +85,12 @@ class Crossing:
             return "driver", {}
         if promise.sliced and promise.trees and bytes <= SLICES_BY_LEADERS:
             return "hierarchical", {"groups": groups, "up": "driver", "across": "direct", "down": "driver"}
+        if promise.exchanges or promise.has_order:
+            in_order = order == list(range(len(order)))
+            longest = max(map(len, groups)) ** 2 / len(order) if promise.exchanges else 1
+            fits = max(1, longest) * bytes <= ALONG_BYTES and len(order) <= _MOST_COLLECTED
+            if fits and (promise.exchanges or in_order):
+                return "hierarchical", {"groups": groups}
         name, by = _WAYS.get(collective, ("direct", {}))
         if promise.in_place and promise.starts.root_only and many > _MOST_SPOKES:
             by = {**by, "across": "tree"}

@@ -76,7 +76,7 @@ class Levels:
     def _programs(
         self, collective: str, root: int, name: str, parameters: dict[str, Any], ahead: int | None
     ) -> TwoLevel:
-        key = collective, root, name, parameters["across"]  # the other parameters follow from these
+        key = collective, root, name, parameters.get("across", "")  # the other parameters follow from these
         if key not in self._known:
             by = tuple((name, value) for name, value in parameters.items() if name != "groups")
             rooted = COLLECTIVES[collective].rooted
@@ -100,7 +100,7 @@ class Levels:
         algorithm, parameters = self.schedule(job)
         if "groups" not in parameters:
             return None
-        key = name, call.root, algorithm, parameters["across"]
+        key = name, call.root, algorithm, parameters.get("across", "")
         if key not in self._along:
             made = self._programs(name, call.root, algorithm, parameters, _AHEAD).programs
             self._along[key] = made if goes_along(made, self.roster.leaders) else None
