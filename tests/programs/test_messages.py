@@ -17,6 +17,7 @@ from allfold.collectives import COLLECTIVES
 from allfold.errors import ScheduleError, UsageError
 from allfold.programs.check_messages import check_messages
 from allfold.programs.messages import InstructionKind, MessagePrograms, lower
+from allfold.programs.versions import WORK
 from allfold.registry import algorithms, schedule
 from allfold.schedules import Schedule, build, copy, reduce
 from allfold.symbolic import State
@@ -121,14 +122,21 @@ def changed(made: MessagePrograms, draw: random.Random) -> tuple[str, MessagePro
 
 
 def is_harmless(made: MessagePrograms, what: str) -> bool:
-    """A fold may be made twice if it does not read what it writes, and left out if that is there already."""
+    """A fold may be made twice if it does not read what it writes, and left out if that is there already or nobody reads it,
+    as what the last rank brings to an exscan."""
     rank, at = map(int, re.findall(r"\d+", what)[:2])
     one = made.programs[rank][at]
     if one.kind != InstructionKind.FOLD:
         return False
     if "twice" in what:
         return one.destination not in one.sources
-    return "left out" in what and len(one.sources) == 1 and one.destination.at in told_twice(made.schedule, rank)
+    if "left out" not in what:
+        return False
+    read = {place for later in made.programs[rank][at + 1 :] for place in later.sources}
+    read |= {place for message in made.messages if message.source == rank for place in message.places}
+    if one.destination.space == WORK and one.destination not in read:
+        return True
+    return len(one.sources) == 1 and one.destination.at in told_twice(made.schedule, rank)
 
 
 def told_twice(schedule: Schedule, rank: int) -> set[int]:

@@ -13,6 +13,7 @@ NCCL's own ring, that needs room for two messages in a connection.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...errors import UsageError
@@ -65,7 +66,7 @@ def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: in
                 if operand[0] == rank and operand[1] != chunk and operand in written:
                     ranks[rank].save(operand[1], step)
         for run in runs:
-            ranks[run[0].rank].fold(run[0], step, len(run))
+            ranks[run[0].rank].fold(run, step)
         for one in ranks:
             one.settle()
     for one in ranks:
@@ -172,9 +173,10 @@ class _Rank(RankMemory):
             saved = self.saved[chunk]
             self._do(_Operation("cpy", _LOCAL, self.at[chunk], saved, (chunk,), (saved,), step=step))
 
-    def _receive_run(self, fold: ChunkFold, step: int, count: int) -> None:
-        """Several folds at once, all of one operand from another rank, alone or with the chunk's own content."""
-        chunks = tuple(range(fold.chunk, fold.chunk + count))
+    def _receive_run(self, run: Sequence[ChunkFold], step: int) -> None:
+        """Several folds at once, all of one operand from another rank, alone or with the chunk's own content. Their places
+        are adjacent; the numbers of scratch chunks need not be."""
+        fold, chunks, count = run[0], tuple(one.chunk for one in run), len(run)
         homes = [self.home(chunk) for chunk in chunks]
         (peer,) = {source for source, _ in fold.operands} - {self.rank}
         source, reads = (homes[0], ()) if len(fold.operands) == 1 else (self.at[fold.chunk], chunks)
@@ -182,10 +184,11 @@ class _Rank(RankMemory):
         self._do(_Operation(kind, self._ends(-1, peer), source, homes[0], reads, chunks, count, step=step))
         self.arriving.update(zip(chunks, homes, strict=True))
 
-    def fold(self, fold: ChunkFold, step: int, count: int = 1) -> None:
-        if count > 1:
-            self._receive_run(fold, step, count)
+    def fold(self, run: Sequence[ChunkFold], step: int) -> None:
+        if len(run) > 1:
+            self._receive_run(run, step)
             return
+        (fold,) = run
         home, own = self.home(fold.chunk), (self.rank, fold.chunk)
         operands = _in_order(fold)
         total: Place | None = None  # where the sum so far lies, and whether it may be written to
