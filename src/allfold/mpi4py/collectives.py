@@ -55,6 +55,8 @@ class Collectives(MessageCalls):
     def _gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
         shared = self._rooted(root)
         if shared.rank != root:
+            if (found := plain(sendbuf, False)) is not None and sendbuf.dtype is found.layout.native:
+                return lambda: shared.communicator.gather(sendbuf.reshape(-1), root=root)
             block = simple(sendbuf, False)
             own = block.layout.native
             return lambda: shared.communicator.gather(block.read().view(own), root=root)
@@ -75,6 +77,8 @@ class Collectives(MessageCalls):
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
         shared = self._rooted(root)
         if shared.rank != root:
+            if (found := plain(recvbuf, True)) is not None and recvbuf.dtype is found.layout.native:
+                return lambda: shared.communicator.scatter(output=recvbuf.reshape(-1), root=root)
             block = simple(recvbuf, True)
             own = block.layout.native
 
@@ -84,6 +88,8 @@ class Collectives(MessageCalls):
                 _put(block, data)
 
             return receive
+        if _are_plain(recvbuf, sendbuf, parts=shared.size):
+            return lambda: shared.communicator.scatter(array=sendbuf.reshape(-1), output=recvbuf.reshape(-1), root=root)
         part = simple(sendbuf, False, shared.size)
         whole, dtype = _times(part, shared.size), part.layout.native
         target = None if _in_place(recvbuf) else simple(recvbuf, True)
@@ -114,7 +120,7 @@ class Collectives(MessageCalls):
 
     def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
         shared: CommunicatorState = self._need()
-        if _are_plain(recvbuf, sendbuf, 1) and recvbuf.size % shared.size == 0:
+        if _are_plain(recvbuf, sendbuf) and recvbuf.size % shared.size == 0:
             return lambda: shared.communicator.all_to_all(sendbuf.reshape(-1), recvbuf.reshape(-1))
         part = simple(recvbuf, True, shared.size)
         whole, dtype = _times(part, shared.size), part.layout.native
@@ -267,6 +273,8 @@ class Collectives(MessageCalls):
 
     def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
         shared: CommunicatorState = self._need()
+        if _are_plain(recvbuf, sendbuf, parts=shared.size) and (known := _engines_op(op, recvbuf)) is not None:
+            return lambda: shared.communicator.reduce_scatter(sendbuf.reshape(-1), recvbuf.reshape(-1), known)
         if _in_place(sendbuf):
             target = simple(recvbuf, True, shared.size)
             source = _times(target, shared.size)
@@ -390,26 +398,31 @@ class _Reduction:
         return total
 
 
-def _are_plain(written: Any, read: Any, times: int) -> bool:
-    """True if both are whole arrays of one type that the engine knows, the one that is written `times` as long."""
+def _are_plain(written: Any, read: Any, times: int = 1, parts: int = 1) -> bool:
+    """True if both are whole arrays of one type that the engine knows, and `parts` of the one that is written are as long as
+    `times` of the other."""
     found = plain(written, True)
     return (
         found is not None
         and written.dtype is found.layout.native
         and plain(read, False) is found
-        and written.size == read.size * times
+        and written.size * parts == read.size * times
     )
+
+
+def _engines_op(op: Op, written: Any) -> Any:
+    """The engine's operation, if it knows it for the type of a whole array; otherwise None."""
+    found = plain(written, True)
+    if found is None or not isinstance(op, Op) or written.dtype is not found.layout.native:
+        return None
+    return op._need().for_engine(found)
 
 
 def _reduced_there(call: Callable[[Any, Any], Any], sendbuf: Any, recvbuf: Any, op: Op) -> Made | None:
     """Make an in-place call of the engine in `recvbuf`; None unless the engine knows the type and the operation of whole
     arrays."""
-    found = plain(recvbuf, True)
-    if found is None or not isinstance(op, Op) or recvbuf.dtype is not found.layout.native:
-        return None
-    known = op._need().for_engine(found)
-    is_here = _in_place(sendbuf)
-    if known is None or not (is_here or (plain(sendbuf, False) is found and sendbuf.size == recvbuf.size)):
+    known, is_here = _engines_op(op, recvbuf), _in_place(sendbuf)
+    if known is None or not (is_here or _are_plain(recvbuf, sendbuf)):
         return None
 
     def reduce() -> None:
