@@ -284,8 +284,13 @@ class _Follower:
             for place, length in zip(message.into, message.lengths, strict=bool(message.into)):
                 self._free_to_write(place, length)
                 self.arriving.add(place)
+            # Slices are equally long here; that those that are not also fit is for `places` to show.
+            alike = all(
+                place.at % self.part == datum % self.part
+                for place, datum in zip(message.into, message.lengths, strict=False)
+            )
             at = message.lengths[0] % self.made.schedule.chunks
-            first = message.into[0] if message.into and self.made.even else ChunkPlace(OUTPUT, at)
+            first = message.into[0] if message.into and (self.made.even or alike) else ChunkPlace(OUTPUT, at)
             if any(place != (first.space, first.at + i, 0) for i, place in enumerate(message.into)):
                 raise self.wrong("receives into places that are not side by side")
         elif one.kind == InstructionKind.SEND:

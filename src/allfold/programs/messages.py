@@ -203,11 +203,12 @@ class _Lowering:
         self.in_place = promise.in_place
         ends = np.full((ranks, self.width), NOTHING, np.int64)
         ends[:, :chunks] = promise.ends_with(ranks, schedule.root, chunks)
-        self.wanted: list[bool] = (ends.reshape(-1) != NOTHING).tolist()
+        self.promised: list[int] = ends.reshape(-1).tolist()
+        self.wanted = [datum != NOTHING for datum in self.promised]
         self.steps: list[dict[int, _Step]] = [defaultdict(_Step) for _ in range(ranks)]
         self.cells: list[tuple[int, ...]] = []  # by message: what it carries
         self.messages: list[ProgramMessage] = []
-        self.started = (self.state.datum != NOTHING).tolist()
+        self.started_with: list[int] = self.state.datum.tolist()
 
     def run(self) -> MessagePrograms:
         if self.islands:
@@ -288,12 +289,13 @@ class _RankProgram:
         self.rooms: dict[int, dict[int, ChunkPlace]] = {}
         self.lies: dict[int, ChunkPlace] = {}
         for cell in range(rank * whole.width, (rank + 1) * whole.width):
-            if whole.started[cell]:
+            if whole.started_with[cell] != NOTHING:
                 self.lies[cell] = ChunkPlace(OUTPUT if whole.in_place else INPUT, cell % whole.width)
         self.leaving: dict[ChunkPlace, list[int]] = defaultdict(list)  # sends whose memory is not free yet
         self.sent_from: dict[int, tuple[ChunkPlace, ...]] = {}
         self.into: dict[int, tuple[ChunkPlace, ...]] = {}
         self.has_rooms = False
+        self.copied: set[int] = set()  # cells that are in the output array too
         self.program: list[Instruction] = []
         crosses = [now for now, key in enumerate(keys) if key >= whole.crosses]
         self._first_crossing = crosses[0] if crosses else len(keys)
@@ -315,7 +317,7 @@ class _RankProgram:
     def _instructions(self) -> Iterator[Instruction]:
         whole = self.whole
         last_use: dict[ChunkPlace, int] = {}  # by place in the output array: the last step in which it was used
-        posted = 0
+        posted, waited = 0, False
         for now, step in enumerate(self.steps):
             self._begin(now, sent=False)
             waits = posted == now > 0  # receives of this step were put off: the places they go to may be free now
@@ -334,6 +336,9 @@ class _RankProgram:
             if step.inside is not None:
                 yield from self._enter(step, now, last_use)
                 continue
+            if step.receives and not waited:
+                waited = True
+                yield from self._copy_own(now, last_use)
             arrived: dict[int, ChunkPlace] = {}
             for number in step.receives:
                 into = self.into.get(number, ())
@@ -344,12 +349,27 @@ class _RankProgram:
         self._begin(len(self.steps), sent=self._crosses_itself)
         for cell in range(self.rank * whole.width, (self.rank + 1) * whole.width):
             home = ChunkPlace(OUTPUT, cell % whole.width)
-            if whole.wanted[cell] and self.lies[cell] != home:
+            if whole.wanted[cell] and self.lies[cell] != home and cell not in self.copied:
                 yield from self._free(home)
                 length = int(whole.state.datum[cell])
                 yield Instruction(InstructionKind.FOLD, sources=(self.lies[cell],), destination=home, length_of=length)
         for place in list(self.leaving):
             yield from self._free(place)
+
+    def _copy_own(self, now: int, last_use: dict[ChunkPlace, int]) -> Iterator[Instruction]:
+        """Copy what the rank brings and keeps to the output array, while messages are on their way."""
+        written = {cell for step in self.steps for cell in step.targets}
+        for cell, place in self.lies.items():
+            if place.space == INPUT and self.whole.wanted[cell] and cell not in written:
+                home = ChunkPlace(OUTPUT, cell % self.whole.width)
+                yield Instruction(
+                    InstructionKind.FOLD,
+                    sources=(place,),
+                    destination=home,
+                    length_of=int(self.whole.started_with[cell]),
+                )
+                last_use[home] = now
+                self.copied.add(cell)
 
     def _post(self, posted: int, now: int, last_use: dict[ChunkPlace, int]) -> Generator[Instruction, None, int]:
         """Post the receives of the steps from `posted` on, as far as they may be; returns the first step that is left."""
@@ -513,7 +533,8 @@ class _RankProgram:
             target = uses[0].target
             place = self._destination(target, self.steps.index(step))
             in_room = any(room.get(target) == place for room in self.rooms.values())
-            if not in_room and (place.space != OUTPUT or place.at != length % self.whole.schedule.chunks):
+            fits = place.at == length % self.whole.schedule.chunks or self.whole.promised[target] == length
+            if not in_room and not (place.space == OUTPUT and fits):
                 return ()
             if last_use.get(place, -1) >= now:
                 return ()
