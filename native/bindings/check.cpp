@@ -102,6 +102,7 @@ void bind_check(nb::module_& module) {
                  // Where all are there already, as for the last to come, there is no need to give the lock away.
                  return check_outcome(self.all_there() ? self.meet({}) : check_meet(self, seconds));
              })
+        .def("has_agreed", &Group::has_agreed)
         .def("id", &Group::id)
         .def("name", [](const Group& self) { return check_bytes(self.name()); })
         .def("ranks", &Group::ranks)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "peers/peers.hpp"
 #include "shared/arena.hpp"
@@ -23,6 +24,7 @@ constexpr size_t longest_text = 4000, longest_words = 8000, longest_answer = 100
 constexpr size_t group_bytes = size_t{1} << 26;
 constexpr size_t group_bytes_per_rank = size_t{1} << 22;
 constexpr size_t board_line = 64;
+constexpr std::chrono::seconds board_longest_write{1};
 
 uint64_t board_nanoseconds() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
@@ -137,7 +139,12 @@ static Head& head_of(char* base) { return *reinterpret_cast<Head*>(base); }
 
 bool Board::fail(std::string_view words) {
     Head& head = head_of(base_);
-    if (head.failing.exchange(1, std::memory_order_acq_rel) != 0) return false;
+    if (head.failing.exchange(1, std::memory_order_acq_rel) != 0) {
+        // The words of the first one are there when this returns; unless it was stopped or killed while it wrote them.
+        for (auto end = Clock::now() + board_longest_write; !has_failed() && Clock::now() < end;)
+            std::this_thread::yield();
+        if (has_failed()) return false;
+    }
     head.failure.write(words);
     head.failed.store(1, std::memory_order_release);
     for (uint32_t rank = 0; rank < ranks_; ++rank) wake(rank);
@@ -328,26 +335,31 @@ Outcome Group::enter(uint64_t hash, std::string_view text) {
     // other.
     publish(own.last, own.sleepers, number);
     if (board_.has_failed()) return Outcome::failed;
-    return compare();
+    return compare(number, hash_);
 }
 
-Outcome Group::compare() const {
-    uint64_t number = last(*own_);
+Outcome Group::compare(uint64_t number, uint64_t own) const {
     for (uint32_t member = 0; member < head_->size; ++member) {
         Entry& entry = head_->lane(member).entries[number % ring_calls];
         if (entry.number.load(std::memory_order_acquire) != number) continue;
         uint64_t hash = entry.hash.load(std::memory_order_relaxed);
         std::atomic_thread_fence(std::memory_order_acquire);
-        if (entry.number.load(std::memory_order_relaxed) == number && hash != hash_) return Outcome::differs;
+        if (entry.number.load(std::memory_order_relaxed) == number && hash != own) return Outcome::differs;
     }
     return Outcome::agreed;
 }
 
-bool Group::all_there() const {
-    uint64_t number = last(*own_);
+bool Group::all_there(uint64_t number) const {
     for (uint32_t member = 0; member < head_->size; ++member)
         if (last(member) < number) return false;
     return true;
+}
+
+bool Group::has_agreed(uint64_t number) const {
+    if (!all_there(number)) return false;
+    const Entry& own = head_->lane(*own_).entries[number % ring_calls];
+    bool is_known = own.number.load(std::memory_order_relaxed) == number;
+    return !is_known || compare(number, own.hash.load(std::memory_order_relaxed)) == Outcome::agreed;
 }
 
 Outcome Group::meet(Clock::duration at_most) {
@@ -368,7 +380,7 @@ Outcome Group::meet(Clock::duration at_most) {
                 [&]() -> Clock::duration {
                     // A rank that is here already may have made another call: there is no need to wait for the rest.
                     if (board_.has_failed()) throw Outcome::failed;
-                    if (compare() == Outcome::differs) throw Outcome::differs;
+                    if (compare(number, hash_) == Outcome::differs) throw Outcome::differs;
                     auto left = end - Clock::now();
                     if (left <= Clock::duration::zero()) throw Outcome::waiting;
                     return std::min<Clock::duration>(left, nap);
@@ -379,7 +391,7 @@ Outcome Group::meet(Clock::duration at_most) {
         return outcome;
     }
     if (waits) board_.end_wait();
-    return compare();
+    return compare(number, hash_);
 }
 
 std::vector<Group::Call> Group::calls(uint32_t member) const {

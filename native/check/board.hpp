@@ -101,7 +101,9 @@ class Group {
     Outcome enter(uint64_t hash, std::string_view text);
     // Waits until all members have made this call, or the time is up.
     Outcome meet(Clock::duration at_most);
-    bool all_there() const;
+    bool all_there() const { return all_there(last(*own_)); }
+    // True if all members have made this one of our calls, or a later one, and none of them another.
+    bool has_agreed(uint64_t number) const;
 
     uint64_t id() const;
     std::string name() const;
@@ -115,7 +117,8 @@ class Group {
     std::vector<Call> calls(uint32_t member) const;
 
   private:
-    Outcome compare() const;
+    Outcome compare(uint64_t number, uint64_t own) const;
+    bool all_there(uint64_t number) const;
 
     Board& board_;
     GroupHead* head_;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
+import struct
 
 import numpy as np
 
@@ -93,6 +95,27 @@ def test_only_the_first_failure_counts() -> None:
     assert not second.fail(b"later")
     assert second.failure() == b"x" * 8000
     assert group.enter(1, b"call") == "failed"
+
+
+def test_a_failure_is_there_when_fail_returns_even_if_another_rank_fails_at_the_same_time() -> None:
+    pairs = [_boards(2) for _ in range(300)]
+    turns = mmap.mmap(-1, 16)  # shared with the child
+
+    def fail_together(own: int) -> int:
+        absent = 0
+        for number, pair in enumerate(pairs, 1):
+            struct.pack_into("Q", turns, 8 * own, number)
+            while struct.unpack_from("Q", turns, 8 * (1 - own))[0] < number:
+                pass
+            pair[own].fail(b"x" * 8000)
+            absent += pair[own].failure() is None
+        return absent
+
+    child = os.fork()
+    if child == 0:
+        os._exit(min(fail_together(1), 100))
+    absent = fail_together(0)
+    assert (absent, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) == (0, 0)
 
 
 def test_texts_and_calls_that_were_overwritten_are_gone_and_not_wrong() -> None:

@@ -15,6 +15,8 @@ from launched import launched
 from ranks import run_seeds
 from seeded import FAULTS, names_it, trial
 
+import allfold
+
 
 @pytest.mark.parametrize("backend", ["gloo", "allfold"])
 @pytest.mark.parametrize("hosts", [None, [1, 2]], ids=["one host", "two hosts"])
@@ -65,3 +67,39 @@ def _messages(_: Any, backend: str) -> list[float]:
 @pytest.mark.parametrize("backend", ["gloo", "allfold"])
 def test_messages_arrive_between_checked_calls(backend: str) -> None:
     assert launched(_messages, 2, backend) == [[1.0] * 4 + [2.0] * 4, [0.0] * 4 + [2.0] * 4]
+
+
+def _scattered(_: Any, backend: str, size: int, background: bool) -> tuple[list[float], str]:
+    """A reduce_scatter, then one in which rank 1 has `size` elements more."""
+    os.environ["ALLFOLD_CHECK"] = "1"
+    from allfold.check.install import install
+
+    install()
+    dist.init_process_group(backend)
+    rank, output = dist.get_rank(), torch.empty(2)
+    said = ""
+    for more in (0, size if rank == 1 else 0):
+        source = torch.ones(4 + 2 * more)
+        try:
+            work = dist.reduce_scatter_single(torch.empty(2 + more), source, async_op=background)
+            if background:
+                work.wait()
+            if not more:
+                work = dist.reduce_scatter(output, list(source.split(2)), async_op=background)
+                if background:
+                    work.wait()
+        except allfold.MismatchError as error:
+            said = str(error)
+    if not said:
+        dist.barrier()
+    dist.destroy_process_group()
+    return output.tolist(), said
+
+
+@pytest.mark.parametrize("backend", ["gloo", "allfold"])
+@pytest.mark.parametrize("background", [False, True])
+def test_results_that_gloo_computes_in_the_wait(backend: str, background: bool) -> None:
+    """gloo's reduce_scatter is never complete before it is waited for."""
+    assert launched(_scattered, 2, backend, 0, background) == [([2.0, 2.0], "")] * 2
+    (_, said), (_, other) = launched(_scattered, 2, backend, 1, background)
+    assert said == other and "different size" in said, (said, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import weakref
 from collections import deque
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -58,6 +59,15 @@ def _label(name: str, ranks: list[int], size: int) -> str:
     return f"group {name} (ranks {shown})"
 
 
+class _Pending(NamedTuple):
+    """A background call that has not ended."""
+
+    work: Any
+    group: _Group
+    number: int
+    begin: float
+
+
 class Checker:
     """Compares the calls of this rank with those of the others. One per process."""
 
@@ -67,7 +77,7 @@ class Checker:
         self._groups: dict[str, _Group] = {}
         self._texts: dict[Any, tuple[int, bytes]] = {}
         self._lock = threading.Lock()
-        self._pending: deque[tuple[Any, _Group, int]] = deque()
+        self._pending: deque[_Pending] = deque()
         self._process = os.getpid()
         self._met = threading.local()
         self._over = threading.Event()
@@ -125,25 +135,43 @@ class Checker:
         work = work_of(result)
         if work is not None:
             pending = self._pending
-            while pending and pending[0][0].is_completed():
+            while pending and pending[0].work.is_completed():
                 pending.popleft()
-            pending.append((work, group, number))
+            pending.append(_Pending(work, group, number, time.monotonic()))
             if len(pending) > _MOST_PENDING:
                 pending.popleft()
         return result
 
-    def _wait_of_ours(self, wait: Any, work: Any, *arguments: Any) -> Any:
+    def _pending_of(self, work: Any) -> _Pending | None:
+        return next((one for one in tuple(self._pending) if one.work is work), None)
+
+    def _forget(self, ended: _Pending | None) -> None:
+        if ended is not None:
+            with contextlib.suppress(ValueError):  # another thread has
+                self._pending.remove(ended)
+
+    def _wait_of_ours(self, wait: Any, reference: Any, *arguments: Any) -> Any:
+        work = reference()
+        found = None if arguments else self._pending_of(work)
         try:
             if not arguments and not self._over.is_set():
-                self._poll(work())
-            return wait(work(), *arguments)
+                self._poll(work, found)
+            return wait(work, *arguments)
         except Exception as error:
-            self._raise_failure(error)
+            self._raise_failure(error, found)
             raise
+        finally:
+            self._forget(found)
 
-    def _raise_failure(self, error: Exception) -> None:
-        """Raise the error of the run, if there is one, in place of an error that followed from it."""
+    def _raise_failure(self, error: Exception, ended: _Pending | None = None) -> None:
+        """Raise the error of the run, if there is one, in place of an error that followed from it.
+
+        `ended`: the backend has given up this call, which may be the first sign of a rank that is late or lost.
+        """
         failure = self._waits.failure()
+        if failure is None and ended is not None:
+            waited = time.monotonic() - ended.begin
+            failure = self._waits.about_given_up(ended.group.lanes, ended.number, waited, ended.group.seconds)
         if failure is not None and not isinstance(error, type(failure)):
             raise failure from error
 
@@ -179,33 +207,48 @@ class Checker:
     def wait_for_work(self, work: Any, *arguments: Any, **given: Any) -> Any:
         """torch's `Work.wait`, which cannot be interrupted; this one also ends when the run has failed."""
         polls, self._met.polls = getattr(self._met, "polls", False), False
-        # gloo's messages are never complete before they are waited for.
-        if not polls and not any(one is work for one, _, _ in tuple(self._pending)):
+        # Messages are in the hands of the backend.
+        found = self._pending_of(work)
+        if not polls and found is None:
             return _wait_of_torch(work, *arguments, **given)
-        if not arguments and not given and not self._over.is_set():
-            self._poll(work)
-        return _wait_of_torch(work, *arguments, **given)
+        if arguments or given or self._over.is_set():
+            return _wait_of_torch(work, *arguments, **given)
+        try:
+            self._poll(work, found)
+            return _wait_of_torch(work)
+        except Exception as error:
+            self._raise_failure(error, found)
+            raise
+        finally:
+            self._forget(found)
 
-    def _poll(self, work: Any) -> None:
-        """Wait for the end of a call, or raise if the run has failed or this wait cannot end."""
+    def _poll(self, work: Any, found: _Pending | None) -> None:
+        """Look for the end of a call. Raises if the run has failed, or if a background call cannot end.
+
+        It also returns when torch's own wait is sure to end: in a blocking call, and in a call of gloo that computes its result
+        in that wait, all ranks have come.
+        """
         begin = time.monotonic()
-        spins = 0
+        spins, ends_itself = 0, True
         until = begin + _SPIN_SECONDS
         while not work.is_completed():
             spins += 1
             if spins < _SPINS:
                 os.sched_yield()
                 continue
+            if found is None:
+                break
+            group = found.group
+            if spins == _SPINS:
+                ends_itself = _ends_itself(work)
+            if not ends_itself and group.lanes.has_agreed(found.number):
+                break
             now = time.monotonic()
             if (error := self._waits.failure()) is not None:
                 raise error
             if now > until:
-                found = next(((group, number) for one, group, number in tuple(self._pending) if one is work), None)
-                if found is None:
-                    until = float("inf")
-                else:
-                    until = now + _SPIN_SECONDS
-                    self._waits.look(found[0].lanes, found[1], found[0].own, now - begin, found[0].seconds)
+                until = now + _SPIN_SECONDS
+                self._waits.look(group.lanes, found.number, group.own, now - begin, group.seconds)
             # This adds at most two percent to a wait, and at most a millisecond.
             time.sleep(min(0.001, max(2e-5, (now - begin) / 50)))
         self._board.end_wait()
@@ -237,6 +280,15 @@ class Checker:
         while self._thread.is_alive():
             self._board.wake(self._site.rank)
             self._thread.join(0.05)
+
+
+def _ends_itself(work: Any) -> bool:
+    """False for a Work object of gloo that is completed by its `wait`, such as that of a reduce_scatter. It has no future."""
+    try:
+        work.get_future()
+    except RuntimeError:
+        return False
+    return True
 
 
 _checker: Checker | None = None

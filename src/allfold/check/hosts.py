@@ -37,8 +37,9 @@ class Hosts:
 
     def __init__(self, site: Site, waits: Waits) -> None:
         self._site, self._waits, self._board = site, waits, site.board
-        self._store = site.store.clone()  # a connection of its own: a rank may wait in the other one
-        self._lock = threading.RLock()
+        # Connections of its own: a rank may wait in the other ones.
+        self._store, self._lock = site.store.clone(), threading.Lock()
+        self._brief, self._brief_lock = site.store.clone(), threading.Lock()
         self._over = threading.Event()
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
@@ -65,7 +66,7 @@ class Hosts:
                         self._board.begin_wait(lanes.id(), number)
                     self._raise_failure()
                     if waited > seconds:
-                        raise self._waits.fail("late", f"after {seconds:g} s, another host did not make call {number}")
+                        raise self._waits.late(lanes, number, seconds)
                     time.sleep(min(_MOST_PAUSE_SECONDS, waited / 10))
                 if len(set(self._store.multi_get(keys))) > 1:
                     self.settle(lanes, number)
@@ -91,10 +92,23 @@ class Hosts:
         finally:
             self._board.end_wait()
 
-    def tell(self, words: str) -> None:
-        """Make this the error of all hosts, unless there is one."""
-        with self._lock, contextlib.suppress(RuntimeError):
-            self._store.compare_set(_FAILURE, "", words)
+    def tell(self, words: str) -> str:
+        """Make this the error of all hosts, unless there is one; returns the one that counts."""
+        try:
+            with self._brief_lock:
+                return str(self._brief.compare_set(_FAILURE, "", words), "utf-8", "replace")
+        except RuntimeError:  # the store has ended
+            return words
+
+    def run(self) -> RunFacts:
+        """What the hosts have published; of this host, what is on its board."""
+        own = facts_of(self._board, self._site.ranks, _MOST_CALLS)
+        others = {host for host in self._site.hosts if host != self._site.ranks[0]}
+        try:
+            with self._brief_lock:
+                return run_from([own, *_published(self._brief, others)])
+        except RuntimeError:  # the store has ended
+            return run_from([own])
 
     def _raise_failure(self) -> None:
         if (failure := self._waits.failure()) is not None:
@@ -107,37 +121,38 @@ class Hosts:
         self._over.set()
         if self._thread is not None:
             self._thread.join(10 * _ROUND_SECONDS)
-            with contextlib.suppress(RuntimeError):  # the store has ended before
-                self._publish(self._store.clone())
 
     # The thread of the host ------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        store = self._store.clone()
+        with contextlib.suppress(RuntimeError):  # the process that holds the store has ended
+            store = self._store.clone()
+            self._follow(store)
+            self._publish(store)
+
+    def _follow(self, store: Any) -> None:
+        """Publish and look while a rank anywhere waits, until the run has failed or this rank makes no more calls."""
         asked, before, say_at = 0, "", late_seconds()
         while not self._over.wait(_ROUND_SECONDS):
-            try:
-                if store.check([_FAILURE]):
-                    self._board.fail(store.get(_FAILURE))
-                    return
-                if self._board.failure() is not None:
-                    return  # the rank that found it has told the others
-                now = time.monotonic_ns()
-                waited = max([(now - since) / 1e9 for _, since, _, _ in self._board.waits()], default=0.0)
-                is_waiting = waited > _WAITING_SECONDS
-                count = store.add(_ASKED, int(is_waiting))
-                if count != asked:
-                    self._publish(store)
-                asked = count
-                if not is_waiting:
-                    before, say_at = "", late_seconds()
-                    continue
-                before = self._look(store, before)
-                if waited > say_at:
-                    say_at *= 4
-                    self._say_who_is_late(store, waited)
-            except RuntimeError:  # the rank that has the store has ended
+            if store.check([_FAILURE]):
+                self._board.fail(store.get(_FAILURE))
                 return
+            if self._board.failure() is not None:
+                return  # the rank that found it has told the others
+            now = time.monotonic_ns()
+            waited = max([(now - since) / 1e9 for _, since, _, _ in self._board.waits()], default=0.0)
+            is_waiting = waited > _WAITING_SECONDS
+            count = store.add(_ASKED, int(is_waiting))
+            if count != asked:
+                self._publish(store)
+            asked = count
+            if not is_waiting:
+                before, say_at = "", late_seconds()
+                continue
+            before = self._look(store, before)
+            if waited > say_at:
+                say_at *= 4
+                self._say_who_is_late(store, waited)
 
     def _publish(self, store: Any) -> None:
         waiting = {rank for rank, *_ in self._board.waits()}
@@ -151,8 +166,7 @@ class Hosts:
         store.set(f"facts {self._site.ranks[0]}", json.dumps(facts))
 
     def _run(self, store: Any) -> tuple[RunFacts, list[dict[str, Any]]]:
-        keys = [f"facts {host}" for host in sorted(set(self._site.hosts))]
-        hosts = [json.loads(store.get(key)) for key in keys if store.check([key])]
+        hosts = _published(store, set(self._site.hosts))
         return run_from(hosts), hosts
 
     def _look(self, store: Any, before: str) -> str:
@@ -176,6 +190,12 @@ class Hosts:
         if found is not None and waiting and min(waiting) in self._site.ranks and found.kind in ("late", "absent"):
             sys.stderr.write(f"{LINE_BEGINS}after {waited:.0f} s, {found.sentence}\n")
             sys.stderr.flush()
+
+
+def _published(store: Any, hosts: set[int]) -> list[dict[str, Any]]:
+    """The facts of these hosts, each named by its first rank."""
+    keys = [f"facts {host}" for host in sorted(hosts)]
+    return [json.loads(store.get(key)) for key in keys if store.check([key])]
 
 
 def _kind(run: RunFacts, found: Finding, hosts: list[dict[str, Any]]) -> str:

@@ -22,6 +22,8 @@ SETTLE_SECONDS, _MOST_SETTLE_SECONDS = 0.15, 2.0
 machine they take longer."""
 _LOOK_SECONDS = 0.1
 _CIRCLE_SECONDS = 0.3
+_ANSWER_SECONDS = 0.5
+_GIVEN_UP = 0.9  # of the timeout: backends measure it from an earlier or a later moment
 LATE = "ALLFOLD_CHECK_LATE"
 _LATE_SECONDS = 3.0
 LINE_BEGINS = "allfold check: "
@@ -57,8 +59,9 @@ class Waits:
     def fail(self, kind: str, sentence: str) -> AllfoldError:
         """Make this the error of all ranks, unless there is one already; returns the one that counts."""
         words = f"{kind} {sentence}"
-        if self._board.fail(words.encode()) and self.hosts is not None:
-            self.hosts.tell(words)
+        if self.hosts is not None and self._board.failure() is None:
+            words = self.hosts.tell(words)
+        self._board.fail(words.encode())
         error = self.failure()
         assert error is not None
         return error
@@ -120,12 +123,26 @@ class Waits:
         self._look_for_the_dead(lanes, number)
         if waited > _CIRCLE_SECONDS:
             self._circle = self._look_for_a_circle(self._circle)
-        if waited > self._say_at and self._is_first_waiting(lanes, number, own):
+        if self.hosts is None and waited > self._say_at and self._is_first_waiting(lanes, number, own):
             self._say_at *= 4
             self._say_who_is_late(lanes, number, waited)
         if waited > seconds:
-            sentence = self._about_missing(lanes, number)
-            raise self.fail("late", f"after {seconds:g} s, {sentence}")
+            raise self.late(lanes, number, seconds)
+
+    def late(self, lanes: Any, number: int, seconds: float) -> AllfoldError:
+        """The error for a call that some ranks did not make in time."""
+        self._ask(self._missing(lanes, number))
+        return self.fail("late", f"after {seconds:g} s, {self._about_missing(lanes, number)}")
+
+    def about_given_up(self, lanes: Any, number: int, waited: float, seconds: float) -> AllfoldError | None:
+        """The error for a background call that the backend has given up, if ranks are lost or late."""
+        self._look_for_the_dead(lanes, number)
+        run = self._run_of_all_hosts()
+        members = run.groups[str(lanes.id())].ranks
+        made = {rank: max(run.ranks[rank].of(str(lanes.id())), default=0) for rank in members if rank in run.ranks}
+        if waited < _GIVEN_UP * seconds or all(made.get(rank, 0) >= number for rank in members):
+            return None
+        return self.late(lanes, number, seconds)
 
     def _look_for_the_dead(self, lanes: Any, number: int) -> None:
         for rank in self._missing(lanes, number):
@@ -153,18 +170,21 @@ class Waits:
         return all(lanes.last(member) < number for member in range(own))
 
     def _say_who_is_late(self, lanes: Any, number: int, waited: float) -> None:
-        missing = self._missing(lanes, number)
-        for rank in missing:
-            self._board.ask(rank)
-        end = time.monotonic() + 0.5
-        while time.monotonic() < end and not all(self._board.answer_of(rank) for rank in missing):
-            time.sleep(0.005)
+        self._ask(self._missing(lanes, number))
         if missing := self._missing(lanes, number):
             sys.stderr.write(f"{LINE_BEGINS}after {waited:.0f} s, {self._about_missing(lanes, number, missing)}\n")
             sys.stderr.flush()
 
+    def _ask(self, ranks: list[int]) -> None:
+        """Ask these ranks of this host where they are, and give them a moment to answer."""
+        for rank in ranks:
+            self._board.ask(rank)
+        end = time.monotonic() + _ANSWER_SECONDS
+        while time.monotonic() < end and not all(self._board.answer_of(rank) for rank in ranks):
+            time.sleep(0.005)
+
     def _about_missing(self, lanes: Any, number: int, missing: list[int] | None = None) -> str:
-        found = findings(self._run())
+        found = findings(self._run_of_all_hosts())
         group = str(lanes.id())
         exact = [one for one in found if one.group == group and one.number == number]
         if exact or found:
@@ -177,6 +197,9 @@ class Waits:
 
     def _run(self) -> RunFacts:
         return run_of(self._board, self._site.ranks)
+
+    def _run_of_all_hosts(self) -> RunFacts:
+        return self._run() if self.hosts is None else self.hosts.run()
 
 
 def _name(lanes: Any) -> str:
