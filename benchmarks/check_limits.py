@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 RANKS, LATE_SECONDS = 3, 0.5
+LIMIT = timedelta(seconds=30)
 FAULTS = ("mismatch", "deadlock", "late")
 
 
@@ -72,16 +73,17 @@ def _trials(_: Any, fault: str, background: bool, trials: int, backend: str) -> 
     rank, place = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store = dist.TCPStore(*place, is_master=rank == 0, wait_for_workers=False)
     draw = random.Random(trials)  # the same on all ranks
-    found = []
+    found, kept = [], []
     for number in range(trials):
         dist.init_process_group(
             backend,
             rank=rank,
             world_size=RANKS,
             store=dist.PrefixStore(str(number), store),
-            timeout=timedelta(seconds=60),
+            timeout=LIMIT,
         )
-        groups = [dist.new_group([*range(RANKS)], timedelta(seconds=60)) for _ in range(2)]
+        groups = [dist.new_group([*range(RANKS)], LIMIT) for _ in range(2)]
+        kept.append(groups)  # the end of a gloo group waits for a call that never ends, until its timeout
         faulty, delays = draw.randrange(RANKS), [draw.random() / 20 for _ in range(RANKS)]
         small = torch.ones(4 + (fault == "mismatch" and rank == faulty))
 
@@ -131,7 +133,7 @@ class _Said:
 
 def _late(call: Any, store: Any, number: int, is_late: bool) -> tuple[float, float]:
     if is_late:
-        store.wait([f"named {number}"], timedelta(seconds=60))
+        store.wait([f"named {number}"], LIMIT)
         call(None)
         return 0.0, 0.0
     own, sys.stderr = sys.stderr, _Said(store, f"named {number}")  # type: ignore[assignment]

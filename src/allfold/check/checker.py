@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..engines.last_words import last_words, note_ending, watch_multiprocessing
 from ..intercept.lines import lines_of, place, place_of_main
-from ..intercept.operations import POINT_TO_POINT, Go, Made, seconds_of, tensors_of, work_of
+from ..intercept.operations import POINT_TO_POINT, Go, Made, seconds_of, work_of
 from .hosts import Hosts
 from .site import Site, connect
 from .story import describe
@@ -79,7 +79,6 @@ class Checker:
         self._lock = threading.Lock()
         self._pending: deque[_Pending] = deque()
         self._process = os.getpid()
-        self._met = threading.local()
         self._over = threading.Event()
         self._hosts = self._waits.hosts = None if site.is_whole else Hosts(site, self._waits)
         self._thread = threading.Thread(target=self._watch, name="allfold-check", daemon=True)
@@ -88,7 +87,6 @@ class Checker:
         watch_multiprocessing(self.end)
 
     def __call__(self, made: Made, go: Go) -> Any:
-        self._met.polls = False
         if made.operation in POINT_TO_POINT or self._process != os.getpid():
             return go()
         where = place(3)
@@ -114,9 +112,6 @@ class Checker:
             self._hosts.meet(
                 group, number, known[0], made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
             )
-        # On CPUs, looking for the end of the call is faster than torch's wait, which sleeps. On GPUs it would wait for the
-        # device, which torch's does not.
-        self._met.polls = any(one.is_cpu for one in tensors_of(made.source))
         return self._made(made, go)
 
     def _made(self, made: Made, go: Go) -> Any:
@@ -143,6 +138,8 @@ class Checker:
         return result
 
     def _pending_of(self, work: Any) -> _Pending | None:
+        if not self._pending:
+            return None
         return next((one for one in tuple(self._pending) if one.work is work), None)
 
     def _forget(self, ended: _Pending | None) -> None:
@@ -154,8 +151,8 @@ class Checker:
         work = reference()
         found = None if arguments else self._pending_of(work)
         try:
-            if not arguments and not self._over.is_set():
-                self._poll(work, found)
+            if found is not None and not self._over.is_set():
+                self._poll(found)
             return wait(work, *arguments)
         except Exception as error:
             self._raise_failure(error, found)
@@ -206,15 +203,12 @@ class Checker:
 
     def wait_for_work(self, work: Any, *arguments: Any, **given: Any) -> Any:
         """torch's `Work.wait`, which cannot be interrupted; this one also ends when the run has failed."""
-        polls, self._met.polls = getattr(self._met, "polls", False), False
-        # Messages are in the hands of the backend.
+        # In a blocking call, all ranks have come. Messages are in the hands of the backend.
         found = self._pending_of(work)
-        if not polls and found is None:
-            return _wait_of_torch(work, *arguments, **given)
-        if arguments or given or self._over.is_set():
+        if found is None or arguments or given or self._over.is_set():
             return _wait_of_torch(work, *arguments, **given)
         try:
-            self._poll(work, found)
+            self._poll(found)
             return _wait_of_torch(work)
         except Exception as error:
             self._raise_failure(error, found)
@@ -222,12 +216,12 @@ class Checker:
         finally:
             self._forget(found)
 
-    def _poll(self, work: Any, found: _Pending | None) -> None:
-        """Look for the end of a call. Raises if the run has failed, or if a background call cannot end.
+    def _poll(self, pending: _Pending) -> None:
+        """Look for the end of a background call. Raises if the run has failed, or if the call cannot end.
 
-        It also returns when torch's own wait is sure to end: in a blocking call, and in a call of gloo that computes its result
-        in that wait, all ranks have come.
+        It also returns when all ranks have come to a call of gloo that computes its result in torch's own wait.
         """
+        work, group, number, _ = pending
         begin = time.monotonic()
         spins, ends_itself = 0, True
         until = begin + _SPIN_SECONDS
@@ -236,19 +230,16 @@ class Checker:
             if spins < _SPINS:
                 os.sched_yield()
                 continue
-            if found is None:
-                break
-            group = found.group
             if spins == _SPINS:
                 ends_itself = _ends_itself(work)
-            if not ends_itself and group.lanes.has_agreed(found.number):
+            if not ends_itself and group.lanes.has_agreed(number):
                 break
             now = time.monotonic()
             if (error := self._waits.failure()) is not None:
                 raise error
             if now > until:
                 until = now + _SPIN_SECONDS
-                self._waits.look(group.lanes, found.number, group.own, now - begin, group.seconds)
+                self._waits.look(group.lanes, number, group.own, now - begin, group.seconds)
             # This adds at most two percent to a wait, and at most a millisecond.
             time.sleep(min(0.001, max(2e-5, (now - begin) / 50)))
         self._board.end_wait()

@@ -22,6 +22,7 @@ BLOCK = struct.Struct("<4sIQ")
 HEAD, WORLD, GROUP, FORM, CALL, DONE, FAIL, DATA, STORE, SEED, ENDS = KINDS = (
     *(b"HEAD", b"WRLD", b"GRUP", b"FORM", b"CALL", b"DONE", b"FAIL", b"DATA", b"STOR", b"SEED", b"ENDS"),
 )
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _PAGE = 4096
 
@@ -41,8 +42,12 @@ class Writer:
         self._append([FIRST_LINE])
 
     def write(self, kind: bytes, document: Any) -> None:
-        contents = json.dumps(document, separators=(",", ":")).encode()
-        self._append([BLOCK.pack(kind, zlib.crc32(contents), len(contents)), contents])
+        contents = _ENCODER.encode(document).encode()
+        block = BLOCK.pack(kind, zlib.crc32(contents), len(contents)) + contents
+        written = os.write(self._descriptor, block)
+        self._end += written
+        if written < len(block):
+            self._append([block[written:]])
 
     def write_data(self, addresses: Sequence[tuple[int, int]]) -> int:
         """Append memory, given as addresses and lengths; returns the offset of its first byte in the file."""

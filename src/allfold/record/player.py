@@ -25,6 +25,7 @@ from ..intercept.lines import lines_of, place
 from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, tensors_of
 from .digests import digest_of, fill
 from .read import CallForm, CallKey, RankRecord, Recorded, RecordedGroup, StoreAnswer, bytes_of
+from .stages import zero_placeholders
 from .stores import as_bytes, key_of
 
 _internal: Any = torch._C._distributed_c10d
@@ -67,6 +68,7 @@ class Player:
         return self.record.worlds[self._world - 1]
 
     def __call__(self, made: Made, go: Go) -> Any:
+        zero_placeholders()
         targets = tensors_of(made.target)
         call = self._expected(made, targets)
         for number, (before, tensor) in enumerate(zip(call.inputs, made.read, strict=True)):

@@ -24,6 +24,7 @@ from .digests import digest_of, in_order, spans
 from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, SEED, STORE, WORLD, Writer
 from .keep import Keep
 from .seeds import Seed
+from .stages import zero_placeholders
 
 _LAST_SECONDS = 0.2
 _internal: Any = torch._C._distributed_c10d
@@ -132,6 +133,7 @@ class CallRecorder:
         return made
 
     def _new_form(self, form: tuple[Any, ...], group: _Counted) -> int:
+        zero_placeholders()  # here, since a script may import them at any time, and exchanges shapes before it uses them
         operation, _, sources, targets, reduction, root, peer, splits, background, where = form
         number = self._forms[form] = len(self._forms)
         words: dict[str, Any] = {
