@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,3 +107,38 @@ def test_results_that_gloo_computes_in_the_wait(backend: str, background: bool) 
     assert launched(_scattered, 2, backend, 0, background) == [([2.0, 2.0], "")] * 2
     (_, said), (_, other) = launched(_scattered, 2, backend, 1, background)
     assert said == other and "different size" in said, (said, other)
+
+
+def _late(_: Any, folder: str, background: bool) -> str:
+    os.environ["ALLFOLD_CHECK"] = "1"
+    from allfold.check.install import install
+
+    install()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=2))
+    rank, x, said = dist.get_rank(), torch.ones(4), ""
+    dist.all_reduce(x)
+    if rank == 1:
+        while len(os.listdir(folder)) < 2:
+            time.sleep(0.01)
+    try:
+        work = dist.all_reduce(x, async_op=background)
+        if background:
+            work.wait()
+    except allfold.CollectiveTimeout as error:
+        said = str(error)
+    Path(folder, str(rank)).touch()
+    while len(os.listdir(folder)) < 3:  # the first rank holds the store
+        time.sleep(0.01)
+    with contextlib.suppress(RuntimeError):  # gloo's threads may have failed
+        dist.destroy_process_group()
+    return said
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("hosts", [None, [1, 2]], ids=["one host", "two hosts"])
+def test_a_rank_that_is_too_late_is_named_on_all_hosts(
+    tmp_path: Path, hosts: list[int] | None, background: bool
+) -> None:
+    said = launched(_late, 3, str(tmp_path), background, hosts=hosts)
+    assert len(set(said)) == 1, said
+    assert said[0].startswith("after 2 s, rank 1 is late: it is at test_check.py:"), said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import time
 from pathlib import Path
@@ -71,6 +72,24 @@ def test_stages_that_make_calls_do_not_depend_on_what_was_in_memory(tmp_path: Pa
     for rank, (again, outcome) in enumerate(replay(tmp_path, 2, "gloo", _staged)):
         assert outcome.startswith("all "), outcome
         assert again == trained[rank]
+
+
+def _on_a_full_disk(rank: int) -> float:
+    limit = 1 << 20  # of any file, in place of a disk that is full
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    x = torch.ones(50_000)
+    for _ in range(20):
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+    return float(x.sum())
+
+
+def test_a_disk_that_is_full_ends_the_record_and_not_the_run(tmp_path: Path) -> None:
+    assert record(tmp_path, 2, "gloo", "all", _on_a_full_disk) == [50_000.0] * 2
+    for one in read_run(tmp_path).values():
+        assert one.note == "stops before its program does: File too large" and one.ended is None
+        assert 3 <= len(one.calls) <= 6 and all(call.ended is not None for call in one.calls[:-1])
+    for _, outcome in replay(tmp_path, 2, "gloo", _on_a_full_disk):
+        assert "stopped recording (File too large)" in outcome, outcome
 
 
 def _ends_badly(rank: int, how: str) -> Any:

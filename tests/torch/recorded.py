@@ -72,7 +72,7 @@ def check(script: Script, folder: Path) -> None:
         run(folder, [*ALLFOLD, "diverge", "first", "second"], "no difference in ")
     for rank in script.replayed:
         run(folder, [*ALLFOLD, "replay", "first", "--rank", str(rank)], "calls were made as recorded")
-    print(f"{Path(script.words[0]).name}:{recorded.rpartition('first:')[2].partition(';')[0]}", flush=True)
+    print(f"{Path(script.words[0]).name}:{recorded.rpartition(f'{name}:')[2].partition(';')[0]}", flush=True)
 
 
 def main() -> None:

@@ -187,9 +187,8 @@ def _length_difference(one: RankRecord, other: RankRecord) -> Difference | None:
     longer, shorter = (one, other) if len(one.calls) > len(other.calls) else (other, one)
     which = "second" if shorter is other else "first"
     extra = longer.calls[len(shorter.calls)]
-    end = "was killed" if shorter.ended is None else f"ended with {shorter.ended}" if shorter.ended else "ended"
     after = counted(len(shorter.calls), "call")
-    sentence = f"rank {one.rank} did not make {extra.told} in the {which} run, where it {end} after {after}"
+    sentence = f"rank {one.rank} did not make {extra.told} in the {which} run, where it {shorter.end} after {after}"
     return Difference(
         "call", (one.rank,), extra.number, sentence, extra.form.where.removeprefix(" at "), None, extra.key
     )

@@ -38,7 +38,7 @@ class Writer:
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o600)
-        self._end = 0
+        self._end = self._whole = 0  # the file, and its blocks that are complete
         self._append([FIRST_LINE])
 
     def write(self, kind: bytes, document: Any) -> None:
@@ -48,6 +48,7 @@ class Writer:
         self._end += written
         if written < len(block):
             self._append([block[written:]])
+        self._whole = self._end
 
     def write_data(self, addresses: Sequence[tuple[int, int]]) -> int:
         """Append memory, given as addresses and lengths; returns the offset of its first byte in the file."""
@@ -66,6 +67,11 @@ class Writer:
         arguments = ctypes.c_long(first), ctypes.c_long(last - first)
         return bool(libc.fallocate(self._descriptor, _PUNCH_HOLE | _KEEP_SIZE, *arguments) == 0)
 
+    def cut(self) -> None:
+        """Remove the block that could not be written completely."""
+        os.ftruncate(self._descriptor, self._whole)
+        self._end = self._whole
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -78,3 +84,4 @@ class Writer:
                 written -= len(left.pop(0))
             if written:
                 left[0] = left[0][written:]
+        self._whole = self._end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from typing import Any
 
 import torch.distributed as dist
@@ -42,7 +43,11 @@ def _begin(group: Any, _: Any) -> None:
     global _recorder
     rank = group.rank()
     if _recorder is None:
-        _recorder = _open(rank)
+        try:
+            _recorder = _open(rank)
+        except UsageError as error:  # the program has no part in it, so there is nothing to see in a traceback
+            sys.stderr.write(f"allfold record: rank {rank}: {error}\n")
+            raise SystemExit(2) from None
         assert _answers is not None and _seeds is not None
         _answers.note_with(_recorder.note_store)
         _seeds.note_with(_recorder.note_seed)

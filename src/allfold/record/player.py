@@ -116,15 +116,13 @@ class Player:
         return call
 
     def _beyond(self, made: Made) -> str:
-        how = "was killed" if self.record.ended is None else "ended"
-        words = f" with {self.record.ended}" if self.record.ended else ""
         note = f"; {self.record.path.name} {self.record.note}" if self.record.note else ""
         count = len(self.record.calls)
-        return f"the record ends before {_told(made)}: the recorded rank {how}{words} after {count} calls{note}"
+        return f"the record ends before {_told(made)}: the recorded rank {self.record.end} after {count} calls{note}"
 
     def _never(self, made: Made, call: Recorded) -> Any:
         """A call that did not end, or that the recorded rank did not wait for: waiting for it raises an error."""
-        how = "was killed" if self.record.ended is None else "went on without waiting for it, or ended"
+        how = self.record.end if self.record.ended is None else "went on without waiting for it, or ended"
         sentence = f"the recorded rank made {call.told} and did not get its result: it {how}"
         if not made.background:
             raise self._end(sentence)

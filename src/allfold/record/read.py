@@ -127,7 +127,7 @@ class CallKey(NamedTuple):
 
 @dataclass(slots=True)
 class RankRecord:
-    """The file of one rank. `ended` has the exception that its program ended with, "" if none; None if it was killed."""
+    """The file of one rank. `ended` has the exception that its program ended with, "" if none; None if that is not known."""
 
     path: Path
     rank: int
@@ -137,11 +137,19 @@ class RankRecord:
     answers: list[StoreAnswer] = field(default_factory=list)
     seeds: list[tuple[int, int]] = field(default_factory=list)  # that NumPy drew: the number of bits, and the seed
     ended: str | None = None
+    stopped: str = ""  # why its record ends before its program, as on a full disk
     note: str = ""  # why the end of the file cannot be read
 
     @property
     def size(self) -> int:
         return int(self.worlds[-1]["size"]) if self.worlds else 1
+
+    @property
+    def end(self) -> str:
+        """The last that is known of the rank: "was killed"."""
+        if self.stopped:
+            return f"stopped recording ({self.stopped})"
+        return "was killed" if self.ended is None else f"ended with {self.ended}" if self.ended else "ended"
 
     def outputs_of(self, call: Recorded) -> list[bytes]:
         """The bytes that a call received, tensor by tensor. The record must have kept them."""
@@ -349,7 +357,11 @@ class _Reader:
         self._known.seeds.append((bits, value))
 
     def _ends(self, end: dict[str, Any], _: int) -> None:
-        self._known.ended = str(end["words"])
+        self._known.stopped = str(end.get("stopped", ""))
+        if self._known.stopped:
+            self.note = f"stops before its program does: {self._known.stopped}"
+        else:
+            self._known.ended = str(end["words"])
 
 
 def why_no_replay(record: RankRecord) -> str | None:

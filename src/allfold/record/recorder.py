@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -199,6 +200,9 @@ class CallRecorder:
         """Stop recording, so that the run can go on."""
         file, self._file = self._file, None
         if file is not None:
+            with contextlib.suppress(OSError):  # there may be room for this where there was none for more
+                file.cut()
+                file.write(ENDS, {"words": "", "stopped": error.strerror or str(error)})
             file.close()
         self._say(f"stopped recording after call {self._calls}: {error.strerror}")
 
