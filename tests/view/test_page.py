@@ -312,7 +312,10 @@ def test_a_comparison_needs_two(call: Call, tmp_path: Path) -> None:
     page = str(tmp_path / "two.html")
     for given, sentence in [
         (["ring", "tree", "--compare"], "add --html FILE"),
-        (["ring", "--compare", "--html", page], "--compare takes two algorithms, or one with --measure; got 1"),
+        (
+            ["ring", "--compare", "--html", page],
+            "--compare takes two algorithms, or one with --measure or --recording FILE; got 1",
+        ),
         (["ring", "tree", "naive", "--compare", "--html", page], "got 3"),
         (["ring", "ring", "--compare", "--html", page], "are both called ring"),
     ]:
@@ -521,6 +524,75 @@ def test_show_puts_a_recording_in(call: Call, tmp_path: Path) -> None:
     assert {event["algorithm"] for event in events} == {"tree"} and len({event["call"] for event in events}) == 1
 
 
+def _traced(communicator: Any, path: str) -> None:
+    array = np.ones(1024, np.float32)
+    with communicator.trace() as trace:
+        for algorithm in ("tree", "ring", "ring", "ring"):
+            communicator.all_reduce(array, algorithm=algorithm)
+    if communicator.rank == 0:
+        trace.save(path)
+        trace.save(f"{path}.chrome", chrome=True)
+
+
+@pytest.fixture(scope="module")
+def saved_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trace") / "run.json"
+    af.spawn(_traced, ranks=3, args=(str(path),))
+    return path
+
+
+def test_show_compares_a_simulation_with_a_saved_trace(call: Call, saved_trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    words = ("--ranks", "3", "--size", "4K", "--recording", str(saved_trace), "--compare", "--html", str(out))
+    status, _, complaint = call("show", "ring", *words)
+    assert status == 0, complaint
+    page = Page(out.read_text(encoding="utf-8")).document()
+    assert (page["state"]["against"], page["state"]["clock"]) == ("measured", "measured")
+    events = page["entries"][0]["recording"]["events"]
+    assert {event["rank"] for event in events} == {0, 1, 2} and min(event["start"] for event in events) == 0
+    assert {event["algorithm"] for event in events} == {"ring"} and len({event["call"] for event in events}) == 1
+    # Of the three calls, the fastest.
+    recorded = [one for one in json.loads(saved_trace.read_text())["events"] if one["algorithm"] == "ring"]
+
+    def took(of: list[dict[str, Any]]) -> int:
+        ends = [one["start"] + one["waited"] + one["worked"] for one in of]
+        return int(max(ends) - min(one["start"] for one in of))
+
+    calls = {
+        number: took([one for one in recorded if one["call"] == number]) for number in {one["call"] for one in recorded}
+    }
+    assert len(calls) == 3 and took(events) == min(calls.values())
+
+
+def test_a_recording_must_fit(call: Call, saved_trace: Path, tmp_path: Path) -> None:
+    text = saved_trace.read_text()
+    strange = json.loads(text)
+    for event in strange["events"]:
+        event["peers"] = [7 for _ in event["peers"]]
+    (tmp_path / "strange.json").write_text(json.dumps(strange))
+    (tmp_path / "broken.json").write_text(text.replace('"rank": 0', '"rank": "none"'))
+    trace = str(saved_trace)
+    for algorithm, ranks, size, path, sentence in [
+        (
+            "naive",
+            "3",
+            "4K",
+            trace,
+            "no call of all_reduce by naive with 3 ranks; it has all_reduce by ring with 3 ranks",
+        ),
+        ("ring", "4", "4K", trace, "no call of all_reduce by ring with 4 ranks"),
+        ("ring", "3", "8K", trace, "and --size 8192 is simulated; they must agree"),
+        ("ring", "3", "4K", f"{trace}.chrome", "is not a trace as trace.save(…) writes it"),
+        ("ring", "3", "4K", str(tmp_path / "strange.json"), "reads from [7]; there are 3 ranks"),
+        ("ring", "3", "4K", str(tmp_path / "broken.json"), "rank is 'none'; expected a whole number"),
+        ("ring", "3", "4K", str(tmp_path / "missing.json"), "cannot be read: No such file"),
+    ]:
+        page = str(tmp_path / "page.html")
+        words = ("--ranks", ranks, "--size", size, "--recording", path, "--html", page)
+        status, _, complaint = call("show", algorithm, *words)
+        assert status == 2 and sentence in complaint, complaint
+
+
 def test_a_function_of_a_file_is_measured_too(call: Call, tmp_path: Path) -> None:
     (tmp_path / "star.py").write_text(STAR)
     out = tmp_path / "page.html"
@@ -537,7 +609,10 @@ def test_a_function_of_a_file_is_measured_too(call: Call, tmp_path: Path) -> Non
         (["--html", "/nowhere/page.html"], "cannot be written"),
         (["--html", "x.html", "--topology", "nowhere"], "unknown topology"),
         (["--html", "x.html", "--size", "many"], "expected a number of bytes"),
-        (["--measure"], "add --html"),
+        (["--measure"], "--measure puts a recording into the page; add --html"),
+        (["--recording", "run.json"], "--recording puts a recording into the page; add --html"),
+        (["--recording", "run.json", "--measure", "--html", "x.html"], "leave out either"),
+        (["tree", "--recording", "run.json", "--compare", "--html", "x.html"], "got 2 with --recording"),
         (["--columns", "3"], "add --svg"),
         (["--animate", "--speed", "0"], "--speed 0"),
         (["tree", "--json"], "name one algorithm"),

@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..launch.spawn import pickled_by_value, spawn
 from ..registry import Steps
 from ..schedules import Schedule
+from ..view.recording import fastest_call
 
 MOST_RANKS = 16
 MOST_BYTES = 2**29  # all ranks' buffers together
@@ -39,19 +40,8 @@ def record(schedule: Schedule, size: int, algorithm: str | Callable[..., Steps] 
     module = sys.modules.get(getattr(algorithm, "__module__", "")) if callable(algorithm) else None
     with pickled_by_value(*([] if module is None else [module])):
         answers = spawn(_on_a_rank, schedule.ranks, args=(case, algorithm or schedule.algorithm), timeout=TIMEOUT)
-    return _fastest(answers[0])
-
-
-def _fastest(trace: dict[str, Any]) -> dict[str, Any]:
-    calls: dict[int, list[dict[str, Any]]] = {}
-    for event in trace["events"]:
-        calls.setdefault(event["call"], []).append(event)
-
-    def took(events: list[dict[str, Any]]) -> int:
-        end = max(event["start"] + event["waited"] + event["worked"] for event in events)
-        return int(end - min(event["start"] for event in events))
-
-    return {**trace, "events": min(calls.values(), key=took, default=[])}
+    trace = answers[0]
+    return {**trace, "events": fastest_call(trace["events"], schedule)}
 
 
 def _on_a_rank(communicator: Communicator, case: Case, algorithm: str | Callable[..., Steps]) -> dict[str, Any]:

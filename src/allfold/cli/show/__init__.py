@@ -76,8 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if not 0.01 <= arguments.speed <= 1000:
         raise UsageError(f"--speed {arguments.speed:g}: expected steps a second, between 0.01 and 1000")
-    if arguments.measure and arguments.html is None:
-        raise UsageError("--measure puts a recording into the page; add --html FILE")
+    if (arguments.measure or arguments.recording is not None) and arguments.html is None:
+        option = "--measure" if arguments.measure else "--recording"
+        raise UsageError(f"{option} puts a recording into the page; add --html FILE")
+    if arguments.measure and arguments.recording is not None:
+        raise UsageError("--measure records a run, --recording reads one; leave out either")
     _check_comparison(arguments)
     if arguments.columns is not None and arguments.svg is None:
         raise UsageError("--columns is for the figure; add --svg FILE")
@@ -94,10 +97,13 @@ def _check_comparison(arguments: argparse.Namespace) -> None:
         return
     if arguments.html is None:
         raise UsageError("--compare opens the page with two schedules beside each other; add --html FILE")
-    if len(arguments.names) != (1 if arguments.measure else 2):
+    recorded = (
+        " with --measure" if arguments.measure else " with --recording" if arguments.recording is not None else ""
+    )
+    if len(arguments.names) != (1 if recorded else 2):
         raise UsageError(
-            f"--compare takes two algorithms, or one with --measure; got {len(arguments.names)}"
-            f"{' with --measure' if arguments.measure else ''}"
+            "--compare takes two algorithms, or one with --measure or --recording FILE; "
+            f"got {len(arguments.names)}{recorded}"
         )
 
 
@@ -164,9 +170,13 @@ def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
         from ...studio.measure import record
 
         recording = record(first.schedule, size, first.function or first.choice.name)
+    elif arguments.recording is not None:
+        from ...view.recording import read_recording
+
+        recording = read_recording(arguments.recording, first.schedule, size)
     against = None
     if arguments.compare:
-        against = "measured" if arguments.measure else shown[1].schedule.algorithm
+        against = "measured" if recording is not None else shown[1].schedule.algorithm
         if against == first.schedule.algorithm:
             raise UsageError(f"{arguments.names[0]} and {arguments.names[1]} are both called {against}; rename one")
         if len({(one.schedule.collective, one.schedule.ranks) for one in shown}) > 1:

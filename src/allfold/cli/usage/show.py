@@ -37,6 +37,7 @@ example:
   $ allfold show naive driver ring --ranks 4 --svg three.svg # figures for a paper
   $ allfold show ring --ranks 8 --html ring.html             # an interactive page; opens from disk, loads nothing
   $ allfold show ring tree --compare --html two.html         # two beside each other: which is faster, and why
+  $ allfold show ring -n 4 --recording run.json --compare --html run.html  # the simulation beside a run (comm.trace())
   $ allfold show hierarchical --ranks 5 --with groups=[[0,1,2],[3,4]] --with across=tree
   $ allfold show hierarchical --hosts 3,2 --messages         # what the ranks of two hosts run
   $ allfold show my_ring.py:ring --collective all_reduce --ranks 6
@@ -84,8 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare",
         action="store_true",
-        help="with --html: two NAMEs beside each other in every view, or with --measure one and its recording",
+        help="with --html: two NAMEs beside each other in every view, or one NAME and its recording",
     )
     parser.add_argument("--measure", action="store_true", help="with --html: run it here and include the recording")
+    parser.add_argument(
+        "--recording",
+        metavar="FILE",
+        help="with --html: include a real run, recorded by comm.trace() and written by trace.save(FILE)",
+    )
     add_json(parser)
     add_color(parser)
