@@ -1,7 +1,6 @@
 /** Large networks by class of link, and one host of them alone. */
 
 import { expect, test } from "vitest";
-import type { LinkJson, Place, TopologyJson } from "../src/document";
 import {
   classesOf,
   columnsOf,
@@ -12,27 +11,7 @@ import {
   spreadOf,
 } from "../src/views/classes";
 import { placesOf } from "../src/views/places";
-
-const WAYS = ["out", "in"] as const;
-const link = (place: Place, bytes = 1): LinkJson => ({
-  name: JSON.stringify(place),
-  kind: "",
-  place,
-  bytes,
-  seconds: bytes,
-  latency: 0,
-  bandwidth: 1,
-});
-const topologyOf = (host: number[]): TopologyJson => ({
-  name: "",
-  ranks: host.length,
-  host,
-  overhead: 0,
-  reduction: "inf",
-  latency: 0,
-  bandwidth: 1,
-  source: "",
-});
+import { link, topologyOf, WAYS } from "./network";
 
 const hosts = 40;
 const host = Array.from({ length: 4 * hosts }, (_, rank) => Math.floor(rank / 4));
