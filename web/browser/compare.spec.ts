@@ -38,6 +38,33 @@ test("every view shows both, on one clock, and says why one is faster", async ({
   expect(page.url()).toContain("view=code");
 });
 
+test("a recorded run stands beside its simulation in every view", async ({ page }) => {
+  await page.goto(exported("ring", "--ranks", "4", "--measure", "--compare"));
+  await expect(page.locator(".versus .reason")).toHaveText(
+    /^The recorded run (took|was) [\d.]+ times as (long|fast) as the simulation on .*: its ranks were idle for \d+ % of the time, not \d+ %\.$/,
+  );
+  await expect(page.locator(".side h3")).toContainText(["simulated", "measured"]);
+  await page.keyboard.press("End");
+  await expect(page.locator(".side h3")).toContainText(["step 6 of 6", "step 6 of 6"]);
+  await expect(page.locator(".versus-facts th[scope=row]")).toHaveText([
+    "time",
+    "ranks idle",
+    ...[1, 2, 3, 4, 5, 6].map((step) => `step ${step} done`),
+  ]);
+  await page.keyboard.press("2");
+  await expect(page.locator(".band")).toHaveCount(2);
+  await page.keyboard.press("3");
+  await expect(page.locator(".versus > .note")).toContainText("nothing differs");
+  await expect(page.locator(".growing")).toHaveText("After step 6: 6 MiB of 6 MiB sent.");
+  await page.keyboard.press("4");
+  await expect(page.locator(".lane h3")).toContainText(["ring", "the recording"]);
+  await page.keyboard.press("End");
+  await expect(page.locator(".result")).toContainText("the recording");
+  await expect(page.locator(".stand")).toHaveCount(2);
+  await page.keyboard.press("6");
+  await expect(page.locator(".listing [data-line]").first()).toBeVisible();
+});
+
 test("a message says what it waited for, and leads there", async ({ page }) => {
   await page.goto(`${address}#view=time&collective=all_reduce&algorithm=ring&ranks=4&clock=modelled&step=2`);
   await page.locator(".spacetime").focus();

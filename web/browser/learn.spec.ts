@@ -86,6 +86,7 @@ async function predict(page: Page, answers: Record<string, string>): Promise<voi
 }
 
 test("three lessons", async ({ page }) => {
+  test.setTimeout(360_000); // every exercise is judged in a process of its own, perhaps on a busy machine
   const place = emptyFolder();
   const studio = await startStudio(place);
   try {

@@ -152,6 +152,35 @@ test("nothing jumps from step to step, nor when another view is opened", async (
   }
 });
 
+test("a view that is opened has its picture in the first frame", async ({ page }) => {
+  await page.goto(exported("ring", "--ranks", "4"));
+  await expect(page.locator("svg[data-name=holds]")).toBeVisible();
+  const empty = await page.evaluate(
+    (many) =>
+      new Promise<string[]>((done) => {
+        const found: string[] = [];
+        const open = (i: number): void => {
+          if (i === many) return done(found);
+          document.querySelectorAll<HTMLElement>("[role=tab]")[i].click();
+          // What is painted in the frame in which the view appears, and in the two after it.
+          let left = 12;
+          let painted = 0;
+          const look = (): void => {
+            const frames = [...document.querySelectorAll("[role=tabpanel] .frame")];
+            if (frames.length) painted++;
+            if (frames.some((frame) => !frame.querySelector("svg.picture"))) found.push(`tab ${i}, frame ${painted}`);
+            if (painted > 3 || !left--) open(i + 1);
+            else requestAnimationFrame(look);
+          };
+          requestAnimationFrame(look);
+        };
+        open(0);
+      }),
+    table.VIEWS.length,
+  );
+  expect(empty).toEqual([]);
+});
+
 test("numbers that the reader types move, and make sums or whatever is chosen", async ({ page }) => {
   await page.goto(exported("ring", "--ranks", "3"));
   const [field, list] = [page.getByLabel("your own numbers"), page.locator(".facts .moves li")];

@@ -143,6 +143,7 @@ export interface TraceEvent {
   rank: number;
   step: number;
   segment: number;
+  instruction: number;
   what: string;
   memory?: string;
   peers: number[];

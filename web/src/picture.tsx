@@ -1,7 +1,7 @@
 /** The frame of every picture: it knows its width, has a name for screen readers, and can be saved. */
 
 import type { ButtonHTMLAttributes, ComponentChildren, HTMLAttributes, JSX } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { Proof } from "./document";
 import { paint, type Layer } from "./layers";
@@ -36,7 +36,8 @@ export function Picture(props: {
 }): JSX.Element {
   const frame = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
-  useEffect(() => {
+  // Before anything is painted: a picture that comes is there in its first frame, and nothing below it jumps.
+  useLayoutEffect(() => {
     const here = frame.current!; // a last observation may arrive when the frame is gone
     const measure = (): void => {
       setWidth(Math.floor(here.clientWidth));

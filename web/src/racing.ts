@@ -7,6 +7,8 @@ import { routesOf } from "./source";
 import type { Happening, Transfer } from "./views/transfers";
 
 export interface Runner {
+  /** How the race calls it. */
+  name: string;
   entry: Entry;
   replay: Replay;
   what: Happening;
@@ -19,6 +21,7 @@ export interface Runner {
 const LOOKED_AT = 128; // steps that are sampled; if there are more, evenly spaced ones
 
 export function runner(entry: Entry, replay: Replay, what: Happening): Runner {
+  const name = what.clock === "measured" ? "the recording" : replay.schedule.algorithm;
   const every = Math.max(
     1,
     Math.ceil(replay.steps / LOOKED_AT),
@@ -29,7 +32,7 @@ export function runner(entry: Entry, replay: Replay, what: Happening): Runner {
     if (step % every && step !== replay.steps) continue;
     curve.push({ time: what.doneAt[step], share: replay.arrived(replay.at(step)) });
   }
-  return { entry, replay, what, curve, ports: what.clock === "steps" ? portsOf(replay) : null };
+  return { name, entry, replay, what, curve, ports: what.clock === "steps" ? portsOf(replay) : null };
 }
 
 function portsOf(replay: Replay): { through: number[]; used: number[] } {
@@ -72,13 +75,6 @@ export function placesOf(runners: { name: string; seconds: number; ok: boolean }
   });
   for (const one of placed) one.tied = placed.filter((other) => other.place === one.place).length > 1;
   return placed;
-}
-
-export function stepsDone(one: Runner, now: number): number {
-  const { doneAt } = one.what;
-  let done = 0;
-  while (done + 1 < doneAt.length && doneAt[done + 1] <= now * (1 + 1e-9)) done++;
-  return done;
 }
 
 /** Moments at which is known what has gone through every port, and what is under way until the next. */

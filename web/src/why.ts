@@ -1,7 +1,7 @@
 /** Why one schedule is faster than another: their figures side by side, and one sentence. Pure. */
 
 import type { Entry } from "./document";
-import { digits, plural, seconds, timesS } from "./words";
+import { digits, percent, plural, seconds, timesS } from "./words";
 
 /** One of two sides: a schedule on a clock. */
 export interface Side {
@@ -11,6 +11,10 @@ export interface Side {
   measured: boolean;
   /** Seconds; steps where nothing was simulated. */
   duration: number;
+  /** The share of the time of all ranks in which they are idle. */
+  idle: number;
+  /** When each step was done on all ranks; the first entry is the beginning. */
+  doneAt: number[];
 }
 
 interface Fact {
@@ -34,6 +38,9 @@ const PARTS: Record<string, string> = {
 const partsOf = (side: Side): Record<string, number> | null =>
   side.measured ? null : (side.entry.timeline?.parts ?? null);
 
+/** Of a recorded run, the steps are compared one by one, if there are not more than this. */
+const MOST_STEPS = 16;
+
 const timed = (side: Side): boolean => side.measured || side.entry.timeline !== undefined;
 
 /** What is counted and timed of both, row by row. */
@@ -52,8 +59,21 @@ export function factsOf(one: Side, other: Side): Fact[] {
   const counted = (of: (entry: Entry) => number): [number, number] => [of(a), of(b)];
   const parts = [partsOf(one), partsOf(other)];
   const bothTimed = timed(one) && timed(other);
+  const times = bothTimed
+    ? [...row("time", [one.duration, other.duration], seconds), ...row("ranks idle", [one.idle, other.idle], percent)]
+    : [];
+  // A recording has times and nothing else: what is counted would be that of the same schedule.
+  if (one.measured !== other.measured)
+    return [
+      ...times,
+      ...(a.counts.steps <= MOST_STEPS
+        ? one.doneAt
+            .slice(1)
+            .flatMap((_, i) => row(`step ${i + 1} done`, [one.doneAt[i + 1], other.doneAt[i + 1]], seconds))
+        : []),
+    ];
   return [
-    ...(bothTimed ? row("time", [one.duration, other.duration], seconds) : []),
+    ...times,
     ...(parts[0] && parts[1]
       ? Object.entries(PARTS).flatMap(([name, words]) =>
           parts[0]![name] || parts[1]![name] ? row(`… ${words}`, [parts[0]![name], parts[1]![name]], seconds) : [],
@@ -147,16 +167,15 @@ function inSteps(one: Side, other: Side): string {
   return `${few.name} takes ${plural(few.entry.counts.steps, "step")}, ${many.name} ${many.entry.counts.steps}; they were not simulated.`;
 }
 
-/** A model beside a run: which of the two is longer, and where. */
+/** A simulation beside a recorded run: which is faster, and how long ranks wait in each. */
 function modelAndRun(one: Side, other: Side): string {
   const [run, model] = one.measured ? [one, other] : [other, one];
-  if (!timed(model)) return `The run took ${seconds(run.duration)}; nothing was simulated to compare it with.`;
+  if (!timed(model)) return `The recorded run took ${seconds(run.duration)}; nothing was simulated to compare it with.`;
+  const simulation = `the simulation${run.entry.topology ? ` on ${run.entry.topology.name}` : ""}`;
   const ratio = run.duration / model.duration;
-  const events = run.entry.recording!.events.filter((event, _, all) => event.call === all[all.length - 1].call);
-  const waited = events.reduce((sum, event) => sum + event.waited, 0);
-  const all = events.reduce((sum, event) => sum + event.waited + event.worked, 0);
-  const waiting = all > 0 ? ` Its ranks were waiting for ${Math.round((100 * waited) / all)} % of their time.` : "";
-  const where = run.entry.topology ? ` on ${run.entry.topology.name}` : "";
-  const than = ratio >= 1 ? `${digits(ratio)} times as long as` : `${digits(1 / ratio)} times faster than`;
-  return `The run on this machine took ${seconds(run.duration)}, ${than} the simulation${where} says, ${seconds(model.duration)}.${waiting}`;
+  if (ratio < CLOSE && ratio * CLOSE > 1)
+    return `The recorded run and ${simulation} take the same time, ${seconds(run.duration)}, within 1 %.`;
+  const times = ratio > 1 ? `took ${digits(ratio)} times as long as` : `was ${digits(1 / ratio)} times as fast as`;
+  const idle = [run, model].map((side) => `${Math.round(100 * side.idle)} %`);
+  return `The recorded run ${times} ${simulation}, ${seconds(run.duration)} instead of ${seconds(model.duration)}: its ranks were idle for ${idle[0]} of the time, not ${idle[1]}.`;
 }

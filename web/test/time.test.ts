@@ -1,7 +1,8 @@
 import { describe, expect, test } from "vitest";
 import type { Entry, TraceEvent } from "../src/document";
-import { busiestPort, linksInUse, runner, shareAt, stepsDone } from "../src/racing";
+import { busiestPort, linksInUse, runner, shareAt } from "../src/racing";
 import { Replay, type Replayable } from "../src/replay";
+import { placeAt } from "../src/views/pair";
 import { clocksOf, gaps, happening } from "../src/views/transfers";
 import { fixture } from "./fixture";
 
@@ -32,8 +33,8 @@ describe("on the clock of steps", () => {
 
   test("the race counts what the schedule sends", () => {
     const one = runner(entry, replay, what);
-    expect(stepsDone(one, 0)).toBe(0);
-    expect(stepsDone(one, 4.5)).toBe(4);
+    expect(placeAt(one.what, 0).done).toBe(0);
+    expect(placeAt(one.what, 4.5).done).toBe(4);
     expect(busiestPort(one, 10)).toBeCloseTo(10 / 6, 12);
     expect(busiestPort(one, 0)).toBe(0);
     expect(linksInUse(one, 0.3)).toBe(1);
@@ -109,6 +110,7 @@ test("a measured clock shows the last call, in seconds from its beginning", () =
     rank,
     step,
     segment: 0,
+    instruction: 1,
     what: "reduce 2, chunk 0",
     peers: [1],
     bytes: 8,
@@ -122,6 +124,16 @@ test("a measured clock shows the last call, in seconds from its beginning", () =
   expect(what.work[0].start).toBeCloseTo(100e-9, 15);
   expect(what.duration).toBeCloseTo(1400e-9, 15);
   expect(what.doneAt[1]).toBeCloseTo(400e-9, 15);
+});
+
+test("a chunk that is pulled in segments is one move", () => {
+  const event = { call: 0, rank: 0, step: 0, what: "copy, chunk 0", peers: [1], waited: 0, worked: 5, instruction: 2 };
+  const events = [
+    { ...event, segment: 0, bytes: 96, start: 0 },
+    { ...event, segment: 1, bytes: 32, start: 10 },
+  ];
+  const what = happening({ ...entry, recording: { events } }, replay, "measured");
+  expect(what.transfers.map((one) => one.moves)).toEqual([0.75, 0.25]);
 });
 
 test("idle is what busy intervals leave over", () => {

@@ -69,7 +69,7 @@ function side(name: string, seconds: number, parts: Record<string, number>, path
   };
   const timeline = { critical: new Array<number>(path).fill(0), parts, duration: seconds };
   const entry = { counts, timeline, proof: { ok: true, message: "", facts: [] } } as unknown as Entry;
-  return { name, entry, measured: false, duration: seconds };
+  return { name, entry, measured: false, duration: seconds, idle: 0.25, doneAt: [0, seconds] };
 }
 
 test("the sentence names what the faster one saves, and what it pays", () => {
@@ -96,4 +96,25 @@ test("facts say which of the two is better", () => {
   expect(facts.find((one) => one.what === "time")).toEqual({ what: "time", values: ["188 µs", "266 µs"], better: 0 });
   expect(facts.find((one) => one.what === "steps")).toEqual({ what: "steps", values: ["6", "4"], better: 1 });
   expect(facts.find((one) => one.what === "messages")?.better).toBeNull();
+});
+
+test("a recorded run beside its simulation: which is faster, how long ranks wait, and step by step", () => {
+  const model = {
+    ...side("ring", 200e-6, { transfer: 200e-6 }, 2, 1.5),
+    name: "simulated",
+    doneAt: [0, 80e-6, 200e-6],
+  };
+  const run = { ...model, name: "measured", measured: true, duration: 500e-6, idle: 0.75, doneAt: [0, 450e-6, 500e-6] };
+  expect(whyFaster(model, run)).toBe(
+    "The recorded run took 2.5 times as long as the simulation, 500 µs instead of 200 µs: its ranks were idle for 75 % of the time, not 25 %.",
+  );
+  expect(whyFaster(model, { ...run, duration: 100e-6 })).toContain("was 2 times as fast as the simulation");
+  expect(whyFaster(model, { ...run, duration: 201e-6 })).toContain("take the same time, 201 µs, within 1 %");
+  // What is counted would be that of the schedule, in both columns.
+  expect(factsOf(model, run)).toEqual([
+    { what: "time", values: ["200 µs", "500 µs"], better: 0 },
+    { what: "ranks idle", values: ["25 %", "75 %"], better: 0 },
+    { what: "step 1 done", values: ["80 µs", "450 µs"], better: 0 },
+    { what: "step 2 done", values: ["200 µs", "500 µs"], better: 0 },
+  ]);
 });

@@ -67,7 +67,7 @@ export function drawCurves(
         </text>
       ))}
       {runners.map((one, i) => (
-        <g key={i} fill="none" stroke={hueOf(one.replay.schedule.algorithm)}>
+        <g key={i} fill="none" stroke={hueOf(one.name)}>
           <path class="curve ghost" d={curveOf(one, lines)} />
           <path class="curve" d={curveOf(one, lines)} clip-path="url(#sofar)" />
           {one.entry.proof.ok ? (
@@ -75,7 +75,7 @@ export function drawCurves(
               cx={x(one.what.duration)}
               cy={y(1)}
               r={4}
-              fill={now >= one.what.duration * (1 - 1e-9) ? hueOf(one.replay.schedule.algorithm) : "none"}
+              fill={now >= one.what.duration * (1 - 1e-9) ? hueOf(one.name) : "none"}
             />
           ) : (
             <WrongEnd x={x(one.what.duration)} y={y(one.curve[one.curve.length - 1].share)} />

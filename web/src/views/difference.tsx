@@ -25,10 +25,8 @@ interface Crossing {
 export function BytesDifference(props: { one: Side; other: Side }): JSX.Element {
   const { one, other } = props;
   const same = one.entry.topology && one.entry.topology.name === other.entry.topology?.name;
-  const alike = one.entry === other.entry;
   const rows = same ? crossings(one.entry, other.entry) : [];
   const differ = rows.filter(({ values: [a, b] }) => Math.abs(a - b) > 1e-6 * Math.max(a, b));
-  if (alike) return <p class="note">A recording says nothing about links: the run sends what the simulation sends.</p>;
   return (
     <>
       <Picture

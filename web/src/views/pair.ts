@@ -3,6 +3,7 @@
 import type { Clock, Entry } from "../document";
 import type { Opponent } from "../source";
 import type { Side } from "../why";
+import { idleShare } from "./lanes";
 import { clocksOf, type Happening } from "./transfers";
 
 export interface Runs extends Side {
@@ -30,7 +31,8 @@ export function pairOf(
   const inSteps = !other.measured && [entry, other.entry].some((one) => pick(one) === "steps");
   const side = (one: Entry, name: string, measured: boolean): Runs => {
     const what = happeningOf(one, measured ? "measured" : inSteps ? "steps" : pick(one));
-    return { name, entry: one, measured, duration: what.duration, what };
+    const { duration, doneAt } = what;
+    return { name, entry: one, measured, duration, doneAt, idle: idleShare(what, one.schedule.ranks), what };
   };
   const own = other.measured ? "simulated" : entry.schedule.algorithm;
   const sides: [Runs, Runs] = [

@@ -4,14 +4,14 @@ import type { JSX } from "preact";
 import { dark, hueOf } from "../palette";
 import { useLayoutEffect, useMemo } from "preact/hooks";
 import { useComputed } from "@preact/signals";
-import type { Entry } from "../document";
+import type { Clock, Entry } from "../document";
 import { clamp } from "../numbers";
 import { Key, Picture, Twin, type Drawn } from "../picture";
 import { pause, raceAt } from "../player";
-import { busiestPort, linksInUse, placesOf, runner, shareAt, stepsDone, type Placed, type Runner } from "../racing";
+import { busiestPort, linksInUse, placesOf, runner, shareAt, type Placed, type Runner } from "../racing";
 import { remembered } from "../remembered";
 import { MOST_RIVALS, rivalsOf, type Rival } from "../rivals";
-import { againstState, casesOf, choices, find, replayOf } from "../source";
+import { againstState, casesOf, choices, find, opponent, replayOf } from "../source";
 import { go, state } from "../state";
 import { percent, plural, seconds, timesS } from "../words";
 import { blocksOf } from "./crowd";
@@ -41,17 +41,23 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
   const unsimulated = entries.filter((entry) => !entry.timeline);
   const clock = modelled ? "modelled" : "steps";
   const runners = entries.map((entry) => runnerOf(entry, clock));
+  const recorded = modelled && opponent.value?.measured ? opponent.value.entry : null;
+  if (recorded) runners.push(runnerOf(recorded, "measured"));
   const longest = Math.max(...runners.map((one) => one.what.duration), 1e-12);
   // Another field is another race.
-  const field = entries.map((entry) => entry.key).join(" ");
+  const field = runners.map((one) => `${one.entry.key} ${one.name}`).join(" ");
   useLayoutEffect(() => {
     pause();
     raceAt.value = 0;
   }, [field]);
   const now = raceAt.value * longest;
   const places = placesOf(
-    runners.map((one) => ({ name: nameOf(one), seconds: one.what.duration, ok: one.entry.proof.ok })),
+    runners.map((one) => ({ name: one.name, seconds: one.what.duration, ok: one.entry.proof.ok })),
   );
+  const whyHere = (one: Runner): string => {
+    if (one.what.clock === "measured") return "a real run";
+    return one.entry === recorded ? "simulated" : (rivals.find(({ name }) => name === one.name)?.why ?? "");
+  };
   const over = raceAt.value >= 1;
   // The bound on rounds is not a bound on steps: in one step a rank may send to all others.
   const least = modelled ? props.entry.modelled?.least : undefined;
@@ -60,10 +66,17 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
     `After ${say(now)}:`,
     ...runners.map(
       (one) =>
-        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; ${one.entry.proof.ok ? `in the end it takes ${say(one.what.duration)}` : "it is wrong and never finishes"}.`,
+        `${one.name} has made ${placeAt(one.what, now).done} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; ${one.entry.proof.ok ? `in the end it takes ${say(one.what.duration)}` : "it is wrong and never finishes"}.`,
     ),
     ...(least !== undefined ? [`No algorithm takes less than ${say(least)}.`] : []),
-    ...(over ? [resultOf(places, runners.filter((one) => !one.entry.proof.ok).map(nameOf))] : []),
+    ...(over
+      ? [
+          resultOf(
+            places,
+            runners.filter((one) => !one.entry.proof.ok).map((one) => one.name),
+          ),
+        ]
+      : []),
   ];
   return (
     <>
@@ -80,14 +93,14 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
       <div class="lanes">
         {runners.map((one, i) => (
           <Lane
-            key={nameOf(one)}
+            key={one.name}
             one={one}
             index={i}
             now={now}
             longest={longest}
             say={say}
-            why={rivals.find((rival) => rival.name === nameOf(one))?.why ?? ""}
-            place={places.find((place) => place.name === nameOf(one))}
+            why={whyHere(one)}
+            place={places.find((place) => place.name === one.name)}
           />
         ))}
       </div>
@@ -98,8 +111,8 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
       />
       <p class="legend">
         {runners.map((one) => (
-          <Key key={nameOf(one)} sign="dot" colour={hueOf(nameOf(one))}>
-            {nameOf(one)}
+          <Key key={one.name} sign="dot" colour={hueOf(one.name)}>
+            {one.name}
           </Key>
         ))}
         {least !== undefined && <Key sign="line bound">no algorithm is faster</Key>}
@@ -130,11 +143,7 @@ function listedNames(entries: Entry[]): string {
   return `${names.join(", ")} ${entries.length === 1 || entries.some((entry) => !entry.proof.ok) ? "was" : "were"}`;
 }
 
-const runnerOf = remembered((entry: Entry, clock: "modelled" | "steps") =>
-  runner(entry, replayOf(entry), happeningOf(entry, clock)),
-);
-
-const nameOf = (one: Runner): string => one.replay.schedule.algorithm;
+const runnerOf = remembered((entry: Entry, clock: Clock) => runner(entry, replayOf(entry), happeningOf(entry, clock)));
 
 /** Those that were chosen, or those that the times of all algorithms suggest. */
 function rivalsHere(): Rival[] {
@@ -146,6 +155,7 @@ function rivalsHere(): Rival[] {
     casesOf(collective, topology).find((one) => one.ranks === ranks) ?? null,
     size,
   );
+  if (!rivals && opponent.value?.measured) return []; // its recording is the rival
   const against = againstState(state.value);
   const opponents = against && others.includes(against.algorithm) ? [{ name: against.algorithm, why: "" }] : [];
   if (!rivals && opponents.length) return opponents;
@@ -175,6 +185,8 @@ function Rivals(props: { rivals: Rival[] }): JSX.Element {
   );
 }
 
+type Counter = [what: string, now: string | number, all?: string | number];
+
 function Lane(props: {
   one: Runner;
   index: number;
@@ -185,9 +197,9 @@ function Lane(props: {
   place?: Placed;
 }): JSX.Element {
   const { one, index, now, say, why, place } = props;
-  const done = stepsDone(one, now);
+  const { done } = placeAt(one.what, now);
   // Between two steps it is the same element: nothing is drawn again.
-  const name = one.replay.schedule.algorithm;
+  const { name } = one;
   const small = useMemo(
     () => (
       <Picture
@@ -200,17 +212,22 @@ function Lane(props: {
     [one, index, done, dark.value],
   );
   const finished = now >= one.what.duration * (1 - 1e-9);
-  const counters: [what: string, now: string | number, all?: string | number][] = [
+  const counters: Counter[] = [
     ["steps", done, one.replay.steps],
-    ["busiest port", timesS(busiestPort(one, now)), timesS(one.entry.counts.busiest_port_bytes)],
-    ["links in use", percent(linksInUse(one, now))],
+    // A recording says when ranks read from each other, not what passes through ports and links.
+    ...(one.what.clock === "measured"
+      ? []
+      : ([
+          ["busiest port", timesS(busiestPort(one, now)), timesS(one.entry.counts.busiest_port_bytes)],
+          ["links in use", percent(linksInUse(one, now))],
+        ] as Counter[])),
     ["arrived", percent(shareAt(one, now))],
   ];
   return (
     <article class="lane">
       <h3>
-        <i class="dot" style={{ background: hueOf(one.replay.schedule.algorithm) }} />
-        {one.replay.schedule.algorithm}
+        <i class="dot" style={{ background: hueOf(name) }} />
+        {name}
         {!one.entry.proof.ok ? (
           <small class="is-wrong">wrong</small>
         ) : (

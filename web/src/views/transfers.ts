@@ -1,6 +1,6 @@
 /** What happened when, on one of three clocks: steps, modelled seconds, or seconds of a real run. Pure. */
 
-import type { Clock, Entry } from "../document";
+import type { Clock, Entry, TraceEvent } from "../document";
 import type { Move, Replay } from "../replay";
 
 /** One message. Between `start` and `sent` its bytes leave, between `first` and `arrived` they come in. */
@@ -10,6 +10,7 @@ export interface Transfer {
   step: number;
   /** The first chunk that it carries; −1 if that is unknown, as in a recording. */
   chunk: number;
+  /** How many chunks it carries; of a recording, the part of a chunk. */
   moves: number;
   /** Its chunks at the source and at the destination, in simulations. */
   reads: number[];
@@ -180,7 +181,11 @@ function measured(entry: Entry, replay: Replay): Happening {
     const ended = work.filter((one) => one.step === step).map((one) => one.end);
     doneAt.push(Math.max(doneAt[step], ...ended));
   }
-  const pulls = work.flatMap((one) =>
+  // A chunk is pulled segment by segment: each is a part of a move.
+  const whole = new Map<string, number>();
+  const instruction = (event: TraceEvent): string => `${event.rank} ${event.instruction}`;
+  for (const event of events) whole.set(instruction(event), (whole.get(instruction(event)) ?? 0) + event.bytes);
+  const pulls = work.flatMap((one, i) =>
     one.peers.map((peer) => {
       const { rank, step, reduces, start, end } = one;
       const times = { start, sent: start, first: end, arrived: end, landed: end, end };
@@ -189,7 +194,7 @@ function measured(entry: Entry, replay: Replay): Happening {
         destination: rank,
         step,
         chunk: -1,
-        moves: 1,
+        moves: events[i].bytes / whole.get(instruction(events[i]))! || 1,
         reads: NONE,
         writes: NONE,
         reduces,

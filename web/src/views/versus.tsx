@@ -64,6 +64,8 @@ export function Versus(props: { entry: Entry; pair: Pair; view: View }): JSX.Ele
         </div>
       ) : view.name === "time" ? (
         <Bands key={pair.key} pair={pair} />
+      ) : one.entry === other.entry && (view.name === "bytes" || view.name === "code") ? (
+        <Same pair={pair} view={view} />
       ) : view.name === "bytes" ? (
         <BytesDifference one={one} other={other} />
       ) : view.name === "code" ? (
@@ -73,6 +75,23 @@ export function Versus(props: { entry: Entry; pair: Pair; view: View }): JSX.Ele
       )}
       {view.name !== "code" && view.name !== "wins" && <FactColumns pair={pair} />}
     </section>
+  );
+}
+
+/** What a simulation and a recording of one schedule share: its bytes, its code. It follows the simulation. */
+function Same(props: { pair: Pair; view: View }): JSX.Element {
+  const [one, other] = props.pair.sides;
+  const { step } = usePlace(one, props.pair);
+  const Draw = props.view.draw;
+  return (
+    <>
+      <p class="note">
+        {props.view.name === "bytes"
+          ? "A recording says nothing about links. The run sends what the simulation sends: nothing differs."
+          : `The code is the same, ${one.name} or ${other.name}.`}
+      </p>
+      <Draw entry={one.entry} step={step} />
+    </>
   );
 }
 

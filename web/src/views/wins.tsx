@@ -9,7 +9,7 @@ import type { Case, Entry } from "../document";
 import { reigns } from "../model";
 import { clamp } from "../numbers";
 import { hueOf, inkOn } from "../palette";
-import { Picture, Twin, type Drawn } from "../picture";
+import { anchorOf, Picture, Twin, type Drawn } from "../picture";
 import { againstState, casesOf, extendTable, inStudio, measured, openAt } from "../source";
 import { pointed, state } from "../state";
 import { stop } from "../stops";
@@ -279,12 +279,12 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
       {sizes
         .filter((_, i) => i % every === 0)
         .map((size) => (
-          <text key={size} class="axis" x={x(size)} y={strip + 38} text-anchor="middle">
+          <text key={size} class="axis" x={x(size)} y={strip + 38} text-anchor={anchorOf(x(size), width)}>
             {bytes(size)}
           </text>
         ))}
       <line class="here" x1={x(sizes[at])} x2={x(sizes[at])} y1={top} y2={strip + 20} />
-      <text class="axis" x={x(sizes[at])} y={top - 8} text-anchor="middle">
+      <text class="axis" x={x(sizes[at])} y={top - 8} text-anchor={anchorOf(x(sizes[at]), width)}>
         {bytes(sizes[at])}
       </text>
     </>
