@@ -30,6 +30,7 @@ test("keys play, step and change views; the address follows, and shows the same 
   await expect(page.locator(".where")).toHaveText(/^step 14 of/);
   await page.keyboard.press("?");
   await expect(page.getByRole("dialog")).toBeVisible();
+  await expect(page.getByRole("dialog").getByRole("heading")).toBeInViewport();
   await page.keyboard.press("Escape");
   await expect(page.getByRole("dialog")).toHaveCount(0);
 });

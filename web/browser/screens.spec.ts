@@ -152,6 +152,25 @@ test("nothing jumps from step to step, nor when another view is opened", async (
   }
 });
 
+test("names of phases are not cut off, however narrow the screen is", async ({ page }) => {
+  await page.setViewportSize({ width: 390, height: 700 });
+  for (const step of [1, 5, 8, 12]) {
+    await page.goto("about:blank");
+    await page.goto(`${exported("two_level", "--ranks", "16")}#step=${step}`);
+    const names = await page.locator(".phases button").evaluateAll((all) =>
+      all.map((one) => {
+        const range = document.createRange();
+        range.selectNodeContents(one);
+        const { left, right, width } = range.getBoundingClientRect();
+        const cut = getComputedStyle(one).overflow !== "visible" && one.scrollWidth > one.clientWidth;
+        return { shown: width > 0, cut: width > 0 && (cut || left < 0 || right > innerWidth), is: one.className };
+      }),
+    );
+    expect(names.filter((one) => one.cut)).toEqual([]);
+    expect(names.filter((one) => one.shown && one.is === "is")).toHaveLength(1);
+  }
+});
+
 test("a view that is opened has its picture in the first frame", async ({ page }) => {
   await page.goto(exported("ring", "--ranks", "4"));
   await expect(page.locator("svg[data-name=holds]")).toBeVisible();

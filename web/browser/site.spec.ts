@@ -61,7 +61,7 @@ for (const [width, height] of [
     await expect
       .poll(() => first.evaluate((one: HTMLImageElement) => one.currentSrc))
       .toContain("ring-moving-dark.svg");
-    await page.emulateMedia({ reducedMotion: "reduce" });
+    await page.emulateMedia({ colorScheme: "light", reducedMotion: "reduce" }); // in the dark, the picture itself keeps still
     await expect.poll(() => first.evaluate((one: HTMLImageElement) => one.currentSrc)).toContain("gallery/ring.svg");
     await page.emulateMedia({ colorScheme: null, reducedMotion: null });
     await expect(page.getByRole("search")).toHaveCount(0); // left out: from disk it would load a script from elsewhere

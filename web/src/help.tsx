@@ -30,7 +30,10 @@ function keysOfViews(everywhere: boolean): { key: string; says: string; title: s
 
 export function Help(props: { onClose: () => void }): JSX.Element {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => dialog.current!.showModal(), []);
+  useEffect(() => {
+    dialog.current!.showModal();
+    dialog.current!.scrollTop = 0; // the button at its end has the focus
+  }, []);
   return (
     <dialog
       class="help"

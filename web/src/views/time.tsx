@@ -80,7 +80,7 @@ const WHY_NOT: Record<Clock, (entry: Entry) => string> = {
   steps: () => "",
   modelled: (entry) =>
     entry.proof.ok
-      ? "Not simulated: no topology was given, or there are too many messages."
+      ? `Not simulated: ${entry.topology ? "it has too many messages" : "no topology was given"}.`
       : "Not simulated, because the schedule is wrong.",
   measured: () =>
     inStudio() && !inBrowser()
