@@ -152,6 +152,28 @@ test("nothing jumps from step to step, nor when another view is opened", async (
   }
 });
 
+test("numbers that travel stay in their picture, however narrow it is", async ({ page }) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.clock.install({ time: 0 });
+  await page.goto(exported("ring", "--ranks", "4"));
+  await expect(page.locator(".where")).toHaveText("start");
+  await page.clock.pauseAt(1_000_000);
+  await page.getByRole("button", { name: "Play" }).click();
+  let seen = 0;
+  for (let i = 0; i < 8; i++) {
+    await page.clock.runFor(150);
+    const outside = await page.locator("svg[data-name=holds] .traveller").evaluateAll((all) =>
+      all.map((one) => {
+        const [tile, picture] = [one, one.closest("svg")!].map((box) => box.getBoundingClientRect());
+        return Math.max(picture.left - tile.left, tile.right - picture.right);
+      }),
+    );
+    seen += outside.length;
+    expect(Math.max(0, ...outside)).toBeLessThanOrEqual(0.5);
+  }
+  expect(seen).toBeGreaterThan(8);
+});
+
 test("names of phases are not cut off, however narrow the screen is", async ({ page }) => {
   await page.setViewportSize({ width: 390, height: 700 });
   for (const step of [1, 5, 8, 12]) {

@@ -152,6 +152,9 @@ function Tile(props: {
   const wide = Math.max(grid.cellX, text.length * letter * 0.62 + 12);
   const [x, y] = [-wide / 2, -high / 2];
   const scale = size * (1 + 0.08 * lift);
+  // Arcs of the last column run along the edge: the tile stays in the picture.
+  const reach = (wide / 2 + 2) * scale;
+  const middle = clamp(props.x, reach, Math.max(reach, grid.width - reach));
   const ground: ComponentChildren = (
     <>
       <rect class="under" x={x + 1} y={y + 1 + 4 * lift} width={wide} height={high} rx={6} opacity={0.25 * lift} />
@@ -168,7 +171,7 @@ function Tile(props: {
   return (
     <g
       class="traveller"
-      transform={`translate(${tenth(props.x)} ${tenth(props.y - 3 * lift)}) scale(${scale.toFixed(3)})`}
+      transform={`translate(${tenth(middle)} ${tenth(props.y - 3 * lift)}) scale(${scale.toFixed(3)})`}
     >
       {ground}
       <Quilt ranks={props.ranks} many={props.many} x={x + 1} y={y + 1} width={wide - 2} height={high - 2} />
