@@ -164,7 +164,8 @@ test("numbers that travel stay in their picture, however narrow it is", async ({
     await page.clock.runFor(150);
     const outside = await page.locator("svg[data-name=holds] .traveller").evaluateAll((all) =>
       all.map((one) => {
-        const [tile, picture] = [one, one.closest("svg")!].map((box) => box.getBoundingClientRect());
+        const tile = one.getBoundingClientRect();
+        const picture = one.closest<SVGElement>("svg.picture")!.getBoundingClientRect();
         return Math.max(picture.left - tile.left, tile.right - picture.right);
       }),
     );
@@ -185,7 +186,11 @@ test("names of phases are not cut off, however narrow the screen is", async ({ p
         range.selectNodeContents(one);
         const { left, right, width } = range.getBoundingClientRect();
         const cut = getComputedStyle(one).overflow !== "visible" && one.scrollWidth > one.clientWidth;
-        return { shown: width > 0, cut: width > 0 && (cut || left < 0 || right > innerWidth), is: one.className };
+        return {
+          shown: width > 0,
+          cut: width > 0 && (cut || left < 0 || right > innerWidth),
+          is: one.getAttribute("class"),
+        };
       }),
     );
     expect(names.filter((one) => one.cut)).toEqual([]);
