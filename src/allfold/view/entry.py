@@ -335,15 +335,15 @@ def _bottleneck(priced: Any, links: list[dict[str, Any]], took: float) -> str:
     limit = priced.limit
     busy = {link["name"]: link["seconds"] for link in links}
     part = busy[limit.name] / took if limit.name in busy and took else limit.part
-    share = f"{100 * part:.0f} % of the time"
+    share = f"{100 * part:.0f} %"
     busiest = f"; the busiest link is {priced.busiest}" if any(busy.values()) else ""
     if limit.kind == "latency":
-        return f"Starting messages and waiting for them takes {share}{busiest}."
+        return f"Starting messages and waiting for them takes {share} of the time{busiest}."
     if limit.kind == "reduction":
-        return f"Combining takes {share}{busiest}."
+        return f"Combining takes {share} of the time{busiest}."
     others = counted(limit.alike - 1, "link")
-    alike = f" and {others} like it limit it: their" if limit.alike > 1 else " limits it: its"
-    return f"{limit.name[0].upper()}{limit.name[1:]}{alike} bytes take {share}."
+    alike = f" and {others} like it" if limit.alike > 1 else ""
+    return f"The largest part of the time is for bytes on {limit.name}{alike}: {share}."
 
 
 def _since_the_first(recording: dict[str, Any]) -> dict[str, Any]:
