@@ -37,7 +37,7 @@ class IslandPhase(NamedTuple):
 
     @classmethod
     def of(cls, island: tuple[int, ...], name: str, root: int | None, before: Row, after: Row | None = None) -> Self:
-        """`before`, `after`: the chunks of the whole buffer where ranks bring them, and where they get them (None: the same)."""
+        """`before`, `after`: the chunks of the whole buffer, where ranks bring and where they get them (None: the same)."""
         promise, size = COLLECTIVES[name], len(island)
 
         def rows(row: Row, part: Part) -> list[Row]:
