@@ -63,6 +63,7 @@ extern const uint64_t layout_hash = [] {
         offsetof(Directory, text),
         offsetof(Directory, entries),
         sizeof(Ring),
+        offsetof(Ring, offer),
         sizeof(MessageHeader),
         ring_bytes_for(2),
         ring_bytes_for(most_ranks),

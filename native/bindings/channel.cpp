@@ -45,12 +45,12 @@ class PyChannel {
   public:
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
-    PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout,
+    PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout, bool fetches,
               std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
         : attachment_(std::move(attachment)), timeout_(timeout) {
         std::vector<Channel::Member> list;
         for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
-        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(first_error));
+        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), fetches, std::move(first_error));
     }
 
     // A forked child must not destroy its copy: locks may be held, and the threads do not exist there.
@@ -235,7 +235,7 @@ void bind_channel(nb::module_& module) {
     nb::class_<FirstError>(module, "FirstError").def(nb::init<>());
     nb::class_<PyOperation>(module, "Operation");
     nb::class_<PyChannel>(module, "Channel")
-        .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double,
+        .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double, bool,
                       std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
         .def("send", &PyChannel::send, nb::arg("array").none(), nb::arg("destination").none(), nb::arg("tag").none(),
              nb::arg("timeout").none(), nb::arg("dtype").none())

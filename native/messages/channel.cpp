@@ -5,14 +5,16 @@
 #include <new>
 #include <utility>
 
+#include "collectives/fetch.hpp"
 #include "messages/channel_parts.hpp"
 
 namespace allfold {
 
-Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<FirstError> first_error)
+Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, bool fetches,
+                 std::shared_ptr<FirstError> first_error)
     : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_),
       first_error_(std::move(first_error)), patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
-      ring_bytes_(ring_bytes_for(static_cast<uint32_t>(members_.size()))),
+      ring_bytes_(ring_bytes_for(static_cast<uint32_t>(members_.size()))), fetches_(fetches),
       piece_bytes_(std::clamp<uint64_t>(ring_bytes_ / 16, 1 << 10, 16 << 10)) {
     auto ranks = static_cast<uint32_t>(members_.size());
     inbound_.resize(ranks);
@@ -161,7 +163,10 @@ void Channel::close() {
         for (Inbound& in : inbound_)
             if (in.into) end(*in.into);
         for (Outbound& out : outbound_) {
-            for (Operation* operation : out.queue) end(*operation);
+            for (Operation* operation : out.queue) {
+                if (operation->offered) revoke(out, *operation);
+                end(*operation);
+            }
             out.queue.clear();
         }
         posted_.clear();
@@ -271,6 +276,7 @@ bool Channel::drain(uint32_t source) {
     Inbound& in = inbound_[source];
     // Acquire: pairs with the sender's release, so that the bytes are visible.
     const uint64_t head = in.ends->head.load(std::memory_order_acquire);
+    if (in.offered) return fetch_more(in);
     if (head == in.taken) [[likely]]
         return false;
     uint64_t shown = in.taken;
@@ -287,6 +293,8 @@ bool Channel::drain(uint32_t source) {
             std::memcpy(&header, in.bytes + place, sizeof header);
             settle(in, header, nullptr, 0);
             in.taken += unit;
+            in.offered = header.offered != 0;
+            if (in.offered) break;  // nothing follows until it has been read, or until it streams
         } else {
             // A piece never crosses the end of the ring, so that it is contiguous.
             uint64_t piece =
@@ -301,7 +309,59 @@ bool Channel::drain(uint32_t source) {
         if (in.taken - shown >= piece_bytes_) show();
     }
     if (shown != in.taken) show();
+    if (in.offered) fetch_more(in);
     return true;
+}
+
+// Read some of the message that is offered; false if nothing changed.
+bool Channel::fetch_more(Inbound& in) {
+    std::atomic<uint64_t>& offer = in.ends->offer;
+    // Release: the sender may use its array again once it has seen that this has been read, and not before. Acquire:
+    // an answer to its `revoked`.
+    auto change = [&](Offer from, Offer to) {
+        auto expected = static_cast<uint64_t>(from);
+        return offer.compare_exchange_strong(expected, static_cast<uint64_t>(to), std::memory_order_acq_rel);
+    };
+    auto stream_instead = [&] {
+        in.offered = false;
+        in.got = 0;
+    };
+    if (!change(Offer::offered, Offer::reading)) {
+        stream_instead();
+        return true;
+    }
+    char* target = in.into ? in.into->data : in.stored ? in.stored->bytes.get() : nullptr;
+    uint64_t bytes = target ? std::min(in.total - in.got, fetched_at_once) : in.total - in.got;
+    bool good = can_fetch(in);
+    if (good && target) {
+        const Arena& from = *members_[in.source].arena;
+        uint64_t address = in.ends->address.load(std::memory_order_relaxed) + in.got;
+        // If the sender has died, its process ID may belong to another process.
+        good = fetch(from, address, target + in.got, bytes) == 0 && life_of(from) != Life::dead;
+    }
+    if (good) in.got += bytes;
+    bool complete = good && in.got == in.total;
+    if (!change(Offer::reading, complete ? Offer::taken : good ? Offer::offered : Offer::refused) || !good)
+        stream_instead();
+    if (complete && in.offered) {
+        in.offered = false;
+        finish_arrival(in);
+    }
+    if (!in.offered) ring_bell(*bells_[in.source]);
+    return true;
+}
+
+// Tested once for every sender, as in Communicator::can_fetch.
+bool Channel::can_fetch(Inbound& in) {
+    if (!fetches_) return false;
+    if (in.fetching == Inbound::Fetching::untried) {
+        const Post& post = *posts_[in.source];
+        uint64_t seen = 0, word = post.probe_word.load(std::memory_order_acquire);
+        uint64_t address = post.probe_address.load(std::memory_order_relaxed);
+        bool works = word != 0 && fetch(*members_[in.source].arena, address, &seen, sizeof seen) == 0 && seen == word;
+        in.fetching = works ? Inbound::Fetching::works : Inbound::Fetching::fails;
+    }
+    return in.fetching == Inbound::Fetching::works;
 }
 
 bool Channel::push(Outbound& out) {
@@ -318,6 +378,7 @@ bool Channel::push(Outbound& out) {
 
 // Put as much of the message into the ring as there is room for; true if that was all of it.
 bool Channel::write(Outbound& out, Operation& operation) {
+    if (operation.offered && !was_taken(out, operation)) return false;
     const uint64_t total = operation.bytes();
     uint64_t shown = out.head;
     auto show = [&] {
@@ -337,10 +398,17 @@ bool Channel::write(Outbound& out, Operation& operation) {
         if (room == 0) break;
         uint64_t place = out.head & (ring_bytes_ - 1);
         if (!operation.started) {
-            const MessageHeader header = header_of(operation);
+            MessageHeader header = header_of(operation);
+            operation.offered = header.offered = is_worth_offering(operation);
+            if (operation.offered) {
+                // Relaxed: the header is published after them.
+                out.ends->address.store(reinterpret_cast<uint64_t>(operation.data), std::memory_order_relaxed);
+                out.ends->offer.store(static_cast<uint64_t>(Offer::offered), std::memory_order_relaxed);
+            }
             std::memcpy(out.bytes + place, &header, sizeof header);
             operation.started = true;
             out.head += unit;
+            if (operation.offered) break;
         } else {
             uint64_t piece = std::min({left, room, piece_bytes_ - place % piece_bytes_});
             uint64_t bytes = std::min(piece, total - operation.moved);
@@ -352,6 +420,43 @@ bool Channel::write(Outbound& out, Operation& operation) {
     }
     if (shown != out.head) show();
     return operation.started && operation.moved == total;
+}
+
+// Where messages go both ways at the same time, both ranks have work, and a copy saved is time saved: 512 KiB each way
+// between two ranks take 0.65 of the time. One message alone is faster through the ring: then both of its ends copy.
+// Among eight ranks on 16 cores, reading took up to 1.15 times as long.
+bool Channel::is_worth_offering(const Operation& operation) const {
+    return fetches_ && members_.size() <= most_that_offer && operation.bytes() > ring_bytes_ && !posted_.empty() &&
+           is_fetchable(operation.data, operation.bytes());
+}
+
+// Whether its receiver is done with the offer of a message: if it was refused, all of it has yet to be sent.
+bool Channel::was_taken(Outbound& out, Operation& operation) {
+    // Acquire: pairs with the receiver's release; it no longer reads the array.
+    auto offer = static_cast<Offer>(out.ends->offer.load(std::memory_order_acquire));
+    if (offer == Offer::offered || offer == Offer::reading) return false;
+    operation.offered = false;
+    operation.moved = offer == Offer::taken ? operation.bytes() : 0;
+    return true;
+}
+
+// Take an offer back. From now on the receiver does not read the array; what it has read of it does not count, unless
+// it has read everything.
+void Channel::revoke(Outbound& out, Operation& operation) {
+    // A stopped receiver may be anywhere: its next step ends in finding that the offer was taken back.
+    const auto patient_until = Clock::now() + longest_reading;
+    auto seen = static_cast<uint64_t>(Offer::offered);
+    while (!out.ends->offer.compare_exchange_weak(seen, static_cast<uint64_t>(Offer::revoked),
+                                                  std::memory_order_acq_rel, std::memory_order_acquire)) {
+        if (seen == static_cast<uint64_t>(Offer::taken) || seen == static_cast<uint64_t>(Offer::refused)) break;
+        bool waits = seen == static_cast<uint64_t>(Offer::reading) && Clock::now() < patient_until;
+        if (waits) {
+            std::this_thread::yield();
+            seen = static_cast<uint64_t>(Offer::offered);
+        }
+    }
+    was_taken(out, operation);
+    ring_bell(*out.bell);
 }
 
 // Decide where an arriving message goes, of which `length` bytes are there already: into the oldest matching receive,
@@ -467,7 +572,8 @@ void Channel::cancel(Operation& operation) {
         Outbound& out = outbound_[static_cast<size_t>(operation.peer)];
         auto found = std::find(out.queue.begin(), out.queue.end(), &operation);
         if (found == out.queue.end()) return;
-        if (!operation.started) {
+        if (operation.offered) revoke(out, operation);
+        if (!operation.started || operation.moved == operation.bytes()) {
             out.queue.erase(found);
             --queued_;
         } else {

@@ -10,6 +10,10 @@
 // The bell is only rung for a sleeping thread: while both sides are awake, a message costs its own bytes and one store
 // to `head`.
 //
+// A message that does not fit into the ring may be offered instead: its header goes into the ring, and the receiver
+// reads the sender's array out of its process (see fetch.hpp), which saves a copy on each side. If it cannot do that,
+// or if the sender takes the offer back, the bytes stream through the ring after all.
+//
 // A message belongs to a context, and only a receive of the same context takes it: the messages of a program never meet
 // those that are sent on its behalf. A sender may ask for an acknowledgement, which the receiver's channel sends in a
 // context of its own as soon as a receive takes the message.
@@ -47,14 +51,20 @@ inline constexpr uint8_t acknowledgements = 255;  // a context
 struct Ring {
     alignas(line_bytes) std::atomic<uint64_t> head;  // written so far, by the sender
     alignas(line_bytes) std::atomic<uint64_t> tail;  // taken so far, by the receiver
+    // Of the message whose header was written last, if it says that it is offered; and where it lies in its process.
+    alignas(line_bytes) std::atomic<uint64_t> offer, address;
 };
+
+// `offered` and `reading` alternate until the receiver has read all of it (`taken`), cannot (`refused`), or the sender
+// takes it back (`revoked`).
+enum class Offer : uint64_t { none, offered, reading, taken, refused, revoked };
 
 struct MessageHeader {
     uint64_t elements = 0;
     int32_t tag = 0;
     uint8_t dtype = 0, context = 0;
-    uint8_t asks = 0;  // 1: for an acknowledgement
-    uint8_t unused = 0;
+    uint8_t asks = 0;     // 1: for an acknowledgement
+    uint8_t offered = 0;  // 1: its bytes are not in the ring
 };
 static_assert(sizeof(MessageHeader) == 16);
 
@@ -81,6 +91,7 @@ struct Operation {
 
     bool background = false;
     bool started = false;  // the header of a send is in the ring
+    bool offered = false;  // and says that its receiver may read the array
     uint64_t moved = 0;    // bytes
     Message message;       // what was received
     std::optional<EngineError> error;
@@ -104,7 +115,9 @@ class Channel {
     using Interrupted = std::function<void()>;  // ends a wait by throwing
 
     // `first_error`: shared with the collectives of the same communicator.
-    Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<FirstError> first_error);
+    // `fetches`: long messages may be read out of the processes of their senders.
+    Channel(uint32_t rank, std::vector<Member> members, std::string label, bool fetches,
+            std::shared_ptr<FirstError> first_error);
     ~Channel();
 
     // Allocates what a member needs in its arena; called before the members exchange their offsets.
@@ -145,6 +158,11 @@ class Channel {
     bool drain(uint32_t source);
     bool push(Outbound& out);
     bool write(Outbound& out, Operation& operation);
+    bool is_worth_offering(const Operation& operation) const;
+    bool was_taken(Outbound& out, Operation& operation);
+    void revoke(Outbound& out, Operation& operation);
+    bool fetch_more(Inbound& in);
+    bool can_fetch(Inbound& in);
     void settle(Inbound& in, const MessageHeader& header, const char* prefix, uint64_t length);
     void finish_arrival(Inbound& in);
     bool accept(Operation& operation, uint32_t source, const MessageHeader& header);
@@ -176,6 +194,7 @@ class Channel {
     Patience patience_;
     Crowd crowd_;
     uint64_t ring_bytes_;
+    bool fetches_;
     uint64_t piece_bytes_;  // copied before the other side is told: a part of the ring, so that both work
                             // at once
 

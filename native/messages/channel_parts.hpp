@@ -16,6 +16,9 @@ inline constexpr auto helper_pause =
 inline constexpr uint32_t helper_rounds = 100;  // pauses without work before the helper sleeps until it is called
 inline constexpr auto helper_looks = 200ms;     // how often it checks whether the peers are still there
 inline constexpr uint64_t unit = sizeof(MessageHeader);
+inline constexpr size_t most_that_offer = 4;          // ranks
+inline constexpr uint64_t fetched_at_once = 1 << 20;  // bytes, before other messages have their turn
+inline constexpr auto longest_reading = 1s;           // that a sender which takes its offer back waits for the receiver
 
 inline uint64_t whole_units(uint64_t bytes) { return (bytes + unit - 1) / unit * unit; }
 
@@ -73,6 +76,8 @@ struct Channel::Inbound {
     bool arriving = false;
     MessageHeader header;
     uint64_t total = 0, got = 0;
+    bool offered = false;  // and is to be read out of its sender's process
+    enum class Fetching : uint8_t { untried, works, fails } fetching = Fetching::untried;
     Operation* into = nullptr;
     Stored* stored = nullptr;
 };

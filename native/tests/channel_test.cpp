@@ -13,17 +13,26 @@ using namespace std::chrono_literals;
 
 namespace {
 
+// Whether long messages may be read out of the processes of their senders.
+enum class Reading { permitted, refused, unwanted };
+
 struct World {
-    explicit World(uint32_t ranks) {
+    explicit World(uint32_t ranks, Reading reading = Reading::permitted) {
         for (uint32_t rank = 0; rank < ranks; ++rank) {
             auto arena = std::make_shared<Arena>(16 << 20);
             size_t post = arena->allocate(Communicator::post_bytes());
             members.push_back({arena, post, arena->allocate(Channel::inbox_bytes(ranks))});
+            auto& probe = *reinterpret_cast<Post*>(arena->at(post));
+            probe.probe_address.store(reinterpret_cast<uint64_t>(&word));
+            probe.probe_word.store(reading == Reading::refused ? word + 1 : word);
         }
+        const bool fetches = reading != Reading::unwanted;
         for (uint32_t rank = 0; rank < ranks; ++rank)
-            channels.push_back(std::make_unique<Channel>(rank, members, "the world", std::make_shared<FirstError>()));
+            channels.push_back(
+                std::make_unique<Channel>(rank, members, "the world", fetches, std::make_shared<FirstError>()));
     }
 
+    uint64_t word = 42;
     std::vector<Channel::Member> members;
     std::vector<std::unique_ptr<Channel>> channels;
 };
@@ -114,8 +123,8 @@ void anybody_may_be_received_from() {
 }
 
 // Many messages of all lengths between all ranks; every rank derives what to expect from the same seed.
-void many_at_once(uint32_t ranks, int rounds) {
-    World world(ranks);
+void many_at_once(uint32_t ranks, int rounds, Reading reading) {
+    World world(ranks, reading);
     run_ranks(ranks, [&](uint32_t rank) {
         std::mt19937 random(7);
         for (int round = 0; round < rounds; ++round) {
@@ -138,19 +147,65 @@ void many_at_once(uint32_t ranks, int rounds) {
     });
 }
 
-void what_does_not_fit_is_an_error_of_the_receiver() {
+void what_does_not_fit_is_an_error_of_the_receiver(size_t length) {
     World world(2);
     run_ranks(2, [&](uint32_t rank) {
         Channel& channel = *world.channels[rank];
+        Numbers room(1);
+        Operation waits;  // while it does, long messages are offered
+        set(waits, Operation::Kind::receive, 1 - rank, 9, room);
+        channel.start(waits);
         if (rank == 0) {
-            send(channel, 1, 1, Numbers(3));
-            return send(channel, 1, 1, {42});
+            send(channel, 1, 1, Numbers(length));
+            send(channel, 1, 1, {42});
+        } else {
+            Numbers came(2);
+            expect_fault(Fault::mismatch, "rank 0 sent int32[" + std::to_string(length) + "]",
+                         [&] { receive(channel, 0, 1, came); });
+            receive(channel, 0, 1, came);
+            expect(came[0] == 42, "what came after it is whole");
         }
-        Numbers came(2);
-        expect_fault(Fault::mismatch, "rank 0 sent int32[3]", [&] { receive(channel, 0, 1, came); });
-        receive(channel, 0, 1, came);
-        expect(came[0] == 42, "what came after it is whole");
+        send(channel, 1 - rank, 9, {1});
+        channel.wait(waits, 20s, nullptr);
     });
+}
+
+// A sender gives up and uses its array again, before, while or after its receiver reads it: what was sent arrives.
+void offers_are_taken_back() {
+    World world(2);
+    constexpr int rounds = 60;
+    std::atomic<int> given_up = 0;
+    run_ranks(2, [&](uint32_t rank) {
+        Channel& channel = *world.channels[rank];
+        std::mt19937 random(rank + 1);
+        for (int32_t round = 0; round < rounds; ++round) {
+            Numbers never(1), numbers = counting_from(round, 1'500'000);
+            if (rank == 1) {
+                std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+                Numbers came(numbers.size());
+                receive(channel, 0, round, came, 30s);
+                expect(came == numbers, "what was sent has come");
+                send(channel, 0, 1000 + round, {1});
+                continue;
+            }
+            Operation waits, sending;
+            set(waits, Operation::Kind::receive, 1, 1000 + round, never);
+            channel.start(waits);
+            set(sending, Operation::Kind::send, 1, round, numbers);
+            try {
+                channel.run(sending, std::chrono::microseconds(random() % 2000), nullptr);
+            } catch (const EngineError& error) {
+                expect(error.fault == Fault::timeout, "it took too long");
+                if (sending.started)
+                    ++given_up;
+                else
+                    send(channel, 1, round, counting_from(round, numbers.size()));
+            }
+            std::fill(numbers.begin(), numbers.end(), -1);
+            channel.wait(waits, 30s, nullptr);
+        }
+    });
+    expect(given_up > 0, "some were given up");
 }
 
 void wrong_arguments_and_waits_that_take_too_long() {
@@ -192,8 +247,9 @@ int main() {
     for (uint32_t ranks : {1, 2, 3}) messages_pass_each_other(ranks);
     tags_are_kept_apart_and_in_order();
     anybody_may_be_received_from();
-    many_at_once(3, 40);
-    what_does_not_fit_is_an_error_of_the_receiver();
+    for (Reading reading : {Reading::permitted, Reading::refused, Reading::unwanted}) many_at_once(3, 40, reading);
+    for (size_t length : {3, 500'000}) what_does_not_fit_is_an_error_of_the_receiver(length);
+    offers_are_taken_back();
     wrong_arguments_and_waits_that_take_too_long();
     who_leaves_is_named_and_ends_what_is_under_way();
     if (failures) return 1;

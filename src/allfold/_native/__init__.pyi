@@ -215,6 +215,7 @@ class Channel:
         members: Sequence[tuple[Any, ...]],
         label: str,
         timeout: float,
+        fetches: bool,
         first_error: FirstError,
         attachment: Attachment,
         /,

@@ -213,7 +213,7 @@ class SharedMemory(Engine):
             first_error,
             self._attachment,
         )
-        self.messages = _native.Channel(rank, inboxes, label, timeout, first_error, self._attachment)
+        self.messages = _native.Channel(rank, inboxes, label, timeout, _fetches(), first_error, self._attachment)
         self._manners: list[Manner] = []  # by the numbers that the extension has for them
         for name in _CODES:
             self.choose_ways(name, tuning.ways_of(name, self.size) or ways(name, self.size))
