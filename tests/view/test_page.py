@@ -151,7 +151,10 @@ def test_the_sentence_says_of_a_link_what_the_list_says() -> None:
     found = priced(schedule, 2**20)
     busiest = next(link for link in found["links"] if link["name"] == found["bottleneck"]["link"])
     share = 100 * busiest["seconds"] / found["timeline"]["duration"]
-    assert f"bytes take {share:.0f} % of the time" in found["bottleneck"]["sentence"]
+    assert (
+        "the time is for bytes on" in found["bottleneck"]["sentence"]
+        and f": {share:.0f} %." in found["bottleneck"]["sentence"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..launch.spawn import pickled_by_value, spawn
 from ..registry import Steps
 from ..schedules import Schedule
-from ..view.recording import fastest_call
+from .recording import fastest_call
 
 MOST_RANKS = 16
 MOST_BYTES = 2**29  # all ranks' buffers together

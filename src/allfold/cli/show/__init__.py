@@ -171,7 +171,7 @@ def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
 
         recording = record(first.schedule, size, first.function or first.choice.name)
     elif arguments.recording is not None:
-        from ...view.recording import read_recording
+        from ...studio.recording import read_recording
 
         recording = read_recording(arguments.recording, first.schedule, size)
     against = None
