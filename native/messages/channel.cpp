@@ -399,8 +399,9 @@ bool Channel::write(Outbound& out, Operation& operation) {
         uint64_t place = out.head & (ring_bytes_ - 1);
         if (!operation.started) {
             MessageHeader header = header_of(operation);
-            operation.offered = header.offered = is_worth_offering(operation);
+            operation.offered = is_worth_offering(operation);
             if (operation.offered) {
+                header.offered = 1;
                 // Relaxed: the header is published after them.
                 out.ends->address.store(reinterpret_cast<uint64_t>(operation.data), std::memory_order_relaxed);
                 out.ends->offer.store(static_cast<uint64_t>(Offer::offered), std::memory_order_relaxed);
