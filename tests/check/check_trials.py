@@ -24,7 +24,7 @@ _BATCH = 18
 
 
 def try_seeds(seeds: list[int], backend: str, hosts: list[int] | None) -> dict[int, list[str]]:
-    """What each rank got, by seed."""
+    """The outcome of each rank, by seed."""
     for module in (ranks, seeded):
         cloudpickle.register_pickle_by_value(module)
     supervise.RepeatedTemplate = KeptTemplate

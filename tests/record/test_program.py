@@ -1,4 +1,4 @@
-"""What a record has of the program itself: its arguments, and the seeds that NumPy drew from the operating system."""
+"""The arguments of a program in its record, and the seeds that NumPy drew from the operating system."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Hosts:
             return words
 
     def run(self) -> RunFacts:
-        """What the hosts have published; of this host, what is on its board."""
+        """The calls of all ranks: those that other hosts have published, and those on the board of this host."""
         own = facts_of(self._board, self._site.ranks, _MOST_CALLS)
         others = {host for host in self._site.hosts if host != self._site.ranks[0]}
         try:

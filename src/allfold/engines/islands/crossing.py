@@ -87,8 +87,9 @@ class Crossing:
             return "hierarchical", {"groups": groups, "up": "driver", "across": "direct", "down": "driver"}
         if promise.exchanges or promise.has_order:
             in_order = order == list(range(len(order)))
-            longest = max(map(len, groups)) ** 2 / len(order) if promise.exchanges else 1
-            fits = max(1, longest) * bytes <= ALONG_BYTES and len(order) <= _MOST_COLLECTED
+            # How many buffers long the longest message between two leaders is; at least one, since buffers are collected.
+            buffers = max(1, max(map(len, groups)) ** 2 / len(order)) if promise.exchanges else 1
+            fits = buffers * bytes <= ALONG_BYTES and len(order) <= _MOST_COLLECTED
             if fits and (promise.exchanges or in_order):
                 return "hierarchical", {"groups": groups}
         name, by = _WAYS.get(collective, ("direct", {}))
