@@ -200,9 +200,15 @@ void Communicator::enter(Running& running, const Call& call) {
     CallRecord& record = running.record;
     ++call_;
     record.signature = signature_of(call);
+    uint64_t digest = digest_of(record.signature);
+    if (whole_) {
+        record.signature = whole_->signature;
+        record.number = static_cast<uint32_t>(whole_->number);
+        digest = mix(mix(digest, whole_->digest), whole_->number);
+    }
     offer(record, call);
     record.begun = ticks();
-    chain_ = mix(chain_, digest_of(record.signature));
+    chain_ = mix(chain_, digest);
     Post& post = *posts_[rank_];
     // Relaxed: readers have first acquired a progress that is published after these.
     post.records[call_ % records_kept].store(call_, record);
@@ -307,7 +313,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     running.parts = call.parts;
     running.whole = call.elements / program.chunks;
     running.rest = call.elements % program.chunks;
-    size_t element = size_of(call.dtype);
+    const size_t element = running.element = size_of(call.dtype);
     uint64_t longest = call.parts ? call.parts->longest : running.whole + (running.rest != 0);
     running.segment_elements = longest;
     if (program.work_slots) {
@@ -487,7 +493,7 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
 
 // The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.
 char* Communicator::locate(const Running& running, const Slot& slot, uint64_t start) const {
-    size_t element = size_of(static_cast<DType>(running.record.signature.dtype));
+    const size_t element = running.element;
     if (slot.space == Space::work) {
         size_t area = areas_used_ & 1, offset = slot.index * running.slot_bytes;
         if (running.area == Running::Area::tiny) return posts_[slot.rank]->inline_work[area] + offset;

@@ -115,6 +115,17 @@ class Communicator {
     // progress waits for it, within its timeout.
     void run(const Call& call, const std::function<void()>& before_blocking, const std::function<void()>& interrupted);
 
+    // The next calls are parts of one that these ranks and others make; nothing: they are calls of their own. Ranks
+    // compare whole calls, and errors name them. To be called by the thread that makes the calls.
+    struct Whole {
+        Signature signature;
+        uint64_t digest, number;
+    };
+    void part_of(const std::optional<Whole>& whole) { whole_ = whole; }
+    // By rank: the record of the first of the last calls that differs between ranks, if it is there; those of the last
+    // call, if none differs.
+    std::vector<std::optional<CallRecord>> first_difference() const;
+
     // Before this rank leaves: did all ranks make the same last call? A rank that needed no peer in it does not know
     // yet. Waits a moment for ranks that have not reached it, and throws if one differs.
     void compare_last_call(const std::function<void()>& interrupted);
@@ -194,6 +205,8 @@ class Communicator {
     void publish_progress(uint64_t value);
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
+    std::vector<std::optional<CallRecord>> first_difference(uint64_t& last) const;
+    uint64_t last_call() const;  // of any rank: this one may not have reached the call that differs
     EngineError mismatch_up_to(uint64_t last) const;
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
@@ -251,6 +264,7 @@ class Communicator {
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;
     uint64_t chain_ = 0;
+    std::optional<Whole> whole_;
     uint64_t base_ = 0;                // progress at the end of the last call, the same on all ranks
     uint64_t ends_[chains_kept] = {};  // progress at the ends of the last calls, by their numbers
     // Of calls that use the two large work areas, or the two inline ones:

@@ -41,6 +41,7 @@ struct Communicator::Running {
     std::vector<uint8_t>& far;  // those are addresses in the peer's own process
     const Program* program = nullptr;
     const Parts* parts = nullptr;
+    size_t element = 0;            // bytes
     uint64_t whole = 0, rest = 0;  // the elements of the buffer, divided by the chunks
     uint32_t segments = 1;
     uint64_t segment_elements = 0;  // of every chunk; the last segments have what is left

@@ -128,9 +128,7 @@ void Communicator::check_given_up_here(const char* name, const Blame& asker, con
         throw EngineError(Fault::rank_lost, joined({name, ": this communicator was aborted (", label_, ")"}));
     }
     if (stands(Standing::mismatch)) {
-        uint64_t last = 0;  // of any rank: this one may not have reached the call that differs
-        for (const Post* post : posts_) last = std::max(last, post->last_call.load(std::memory_order_acquire));
-        throw mismatch_up_to(last);
+        throw mismatch_up_to(last_call());
     }
     std::vector<uint32_t> firsts;
     for (uint32_t rank : ranks) firsts.push_back(blame_.first(rank));
@@ -260,21 +258,44 @@ void Communicator::fail_mismatch(Running& running) {
 // How the ranks' calls differ, in this call or before: a rank that needed no peer may have left the call that differed,
 // and notice it in a later one. So the first difference is named.
 EngineError Communicator::mismatch_up_to(uint64_t last) const {
-    std::vector<std::optional<Signature>> calls(size());
+    uint64_t call = last;
+    std::vector<std::optional<Signature>> calls;
+    for (const auto& record : first_difference(call))
+        calls.push_back(record ? std::optional(record->signature) : std::nullopt);
+    return {Fault::mismatch, joined({difference(calls), " ", where(call)})};
+}
+
+std::vector<std::optional<CallRecord>> Communicator::first_difference() const {
+    uint64_t last = last_call();
+    return first_difference(last);
+}
+
+// Of the calls up to `last`, which becomes the number of the one that was found.
+std::vector<std::optional<CallRecord>> Communicator::first_difference(uint64_t& last) const {
+    std::vector<std::optional<CallRecord>> calls(size());
     bool is_same = true;
     uint64_t call = last > records_kept / 2 ? last - records_kept / 2 : 0;
     while (is_same && call < last) {
         ++call;
-        std::optional<Signature> first;
+        const CallRecord* first = nullptr;
         for (uint32_t peer = 0; peer < size(); ++peer) {
-            CallRecord record;
-            bool is_there = posts_[peer]->records[call % records_kept].load(call, record);
-            calls[peer] = is_there ? std::optional(record.signature) : std::nullopt;
-            if (!first) first = calls[peer];
-            is_same &= !is_there || digest_of(record.signature) == digest_of(*first);
+            CallRecord& record = calls[peer].emplace();
+            if (!posts_[peer]->records[call % records_kept].load(call, record)) {
+                calls[peer].reset();
+                continue;
+            }
+            if (!first) first = &record;
+            is_same &= digest_of(record.signature) == digest_of(first->signature) && record.number == first->number;
         }
     }
-    return {Fault::mismatch, joined({difference(calls), " ", where(call)})};
+    last = call;
+    return calls;
+}
+
+uint64_t Communicator::last_call() const {
+    uint64_t last = 0;
+    for (const Post* post : posts_) last = std::max(last, post->last_call.load(std::memory_order_acquire));
+    return last;
 }
 
 // Another rank has given up waiting. A rank that has waited about as long reports what it waits for itself; one that

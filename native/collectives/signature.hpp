@@ -30,6 +30,19 @@ inline uint64_t digest_of(const Signature& signature, uint64_t place = 0) {
 
 Signature signature_of(const Call& call);
 
+// The least length of what a rank tells others of its call (`said`): its digest and its number, 8 bytes each, and its
+// signature.
+inline constexpr size_t said_bytes = 2 * sizeof(uint64_t) + sizeof(Signature);
+
+inline Communicator::Whole whole_call(const char* said) {
+    Communicator::Whole whole;
+    const size_t word = sizeof whole.digest;
+    std::memcpy(&whole.digest, said, word);
+    std::memcpy(&whole.number, said + word, word);
+    std::memcpy(&whole.signature, said + 2 * word, sizeof whole.signature);
+    return whole;
+}
+
 // The text in a field, which is padded with zeros.
 template <size_t bytes>
 std::string name_in(const char (&field)[bytes]) {

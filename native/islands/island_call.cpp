@@ -4,30 +4,23 @@
 #include <cstring>
 #include <tuple>
 
+#include "collectives/signature.hpp"
 #include "shared/errors.hpp"
 
 namespace allfold {
 
 namespace {
 
-// A collective of the island that carries bytes, or nothing.
-Call call_inside(Collective collective, uint64_t bytes, const void* input, void* output) {
+Call barrier_inside() {
+    static const auto barrier =
+        std::find_if(collectives.begin(), collectives.end(), [](const auto& one) { return one.name == "barrier"; });
+    if (barrier == collectives.end()) throw EngineError(Fault::usage, "a collective of an island does not exist");
     Call call{};
-    call.collective = collective;
+    call.collective = static_cast<Collective>(barrier - collectives.begin());
     call.dtype = DType::uint8;
-    call.elements = bytes;
-    call.input = input;
-    call.output = output;
     call.algorithm = "";
     call.timeout = island_forever;
     return call;
-}
-
-Collective collective_named(const char* name) {
-    auto found =
-        std::find_if(collectives.begin(), collectives.end(), [&](const auto& one) { return one.name == name; });
-    if (found == collectives.end()) throw EngineError(Fault::usage, "a collective of an island does not exist");
-    return static_cast<Collective>(found - collectives.begin());
 }
 
 uint64_t last_segment(const CallPlan::Stage& stage) {
@@ -41,14 +34,9 @@ IslandCall::IslandCall(const CallPlan& plan, PeerLinks& links, const MessageArra
     : plan_(plan), links_(links), arrays_(arrays), dtype_(dtype), op_(op),
       divisor_(op == Op::average ? static_cast<uint32_t>(links.local.size()) : 1), said_(said),
       waiting_(std::move(waiting)) {
-    static const Collective all_gather = collective_named("all_gather"), barrier = collective_named("barrier");
-    const size_t ranks = links.island->size();
-    // Calls whose data are sent with the headers are compared by the collectives that come before, if there are any.
-    if (ranks > 1 && (!plan.along || plan.compares_first)) {
-        digests_.resize(ranks * links.digest_bytes);
-        agreement_ = call_inside(all_gather, digests_.size(), said, digests_.data());
-    }
-    if (ranks > 1 && plan.waits_for_leader) barrier_ = call_inside(barrier, 0, nullptr, nullptr);
+    // Where data are sent with the headers, a rank that needs nothing from another one goes on, and may hear of a
+    // difference in a later call. Other calls begin when all ranks of the island have compared them.
+    if (links.island->size() > 1 && !plan.along) barrier_ = barrier_inside();
     for (const CallPlan::Stage& stage : plan.stages) {
         auto add = [&](uint64_t elements) {
             auto calls = MessageRun::calls_inside(*stage.program, links, division(stage, elements), dtype, op);
@@ -57,16 +45,10 @@ IslandCall::IslandCall(const CallPlan& plan, PeerLinks& links, const MessageArra
         add(plan.along ? elements_along() : last_segment(stage));
         if (!plan.along) add(std::min(stage.elements, stage.segment));
     }
-    uint64_t digest;
-    std::memcpy(&digest, said, sizeof digest);
-    if (plan.along)
-        for (Kind& kind : kinds_)
-            for (Call& call : kind.calls) call.op_digest = digest;
 }
 
 std::vector<Call*> IslandCall::kinds() {
     std::vector<Call*> all;
-    if (agreement_.algorithm) all.push_back(&agreement_);
     if (barrier_.algorithm) all.push_back(&barrier_);
     for (Kind& kind : kinds_)
         for (Call& call : kind.calls) all.push_back(&call);
@@ -74,15 +56,21 @@ std::vector<Call*> IslandCall::kinds() {
 }
 
 void IslandCall::perform() {
-    agree();
+    // The island's collectives compare this call. After an error nobody uses the island again.
+    links_.island->part_of(whole_call(said_));
+    perform_parts();
+    links_.island->part_of(std::nullopt);
+}
+
+void IslandCall::perform_parts() {
     if (plan_.along) {
         const CallPlan::Stage& stage = plan_.stages.front();
         if (!plan_.work.empty()) std::tie(arrays_.work, arrays_.work_bytes) = plan_.work.front();
         MessageRun run(*stage.program, links_, division(stage, elements_along()), arrays_, dtype_, op_, divisor_, tag(),
                        waiting_, std::move(kinds_.front().calls));
         run.along(said_);
-        if (barrier_.algorithm) links_.island->run(barrier_, nullptr, waiting_.interrupted);
     } else {
+        if (barrier_.algorithm) links_.island->run(barrier_, nullptr, waiting_.interrupted);
         links_.send_fronts(said_, waiting_);
         const Kind* kinds = kinds_.data();
         for (const CallPlan::Stage& stage : plan_.stages) {
@@ -137,15 +125,6 @@ ChunkDivision IslandCall::division(const CallPlan::Stage& stage, uint64_t elemen
     return ChunkDivision(elements, stage.program->chunks);
 }
 
-// The ranks of the island compare their calls.
-void IslandCall::agree() {
-    if (!agreement_.algorithm) return;
-    links_.island->run(agreement_, nullptr, waiting_.interrupted);
-    const size_t bytes = links_.digest_bytes;
-    for (size_t at = 0; at < digests_.size(); at += bytes)
-        if (std::memcmp(&digests_[at], said_, bytes) != 0) throw IslandDiffers();
-}
-
 // The leaders compare their calls, once. In a call with a root, a rank may have nothing else to wait for; it too must
 // find out if ranks make different calls.
 void IslandCall::compare() {
@@ -156,7 +135,7 @@ void IslandCall::compare() {
             const char* came = links_.receive_front(peer, 0, waiting_);
             links_.fronts->check_same(came, said_, peer);
         }
-    if (barrier_.algorithm) links_.island->run(barrier_, nullptr, waiting_.interrupted);
+    if (barrier_.algorithm && plan_.waits_for_leader) links_.island->run(barrier_, nullptr, waiting_.interrupted);
 }
 
 // See `of_call` in fabrics/tags.py.

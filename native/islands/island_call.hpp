@@ -21,18 +21,14 @@ struct CallPlan {
     };
     std::vector<Stage> stages;
     bool along = false;  // one stage, for the whole call: its data are sent with the headers. `elements` may be 0: any
-    bool compares_first = false;    // of `along`: the ranks of an island compare their calls before its leader sends
-    bool waits_for_leader = false;  // no rank of the island continues before its leader has compared
+    bool waits_for_leader = false;  // no rank of the island continues before its leader has compared; not of `along`
     std::vector<std::pair<char*, size_t>> work;  // memory for work slots, which segments use in turns; may be empty
     std::vector<uint64_t> inputs, outputs;       // the bounds of slices that differ in length: see ChunkDivision
 };
 
-// Thrown on all ranks of an island whose ranks make different calls.
-struct IslandDiffers {};
-
 class IslandCall {
   public:
-    // `said`: see Fronts::send. The plan, the links, the arrays and `said` outlive it.
+    // `said`: see said_bytes in collectives/signature.hpp. The plan, the links, the arrays and `said` outlive it.
     IslandCall(const CallPlan& plan, PeerLinks& links, const MessageArrays& arrays, DType dtype, Op op,
                const char* said, Waiting waiting);
     IslandCall(const IslandCall&) = delete;
@@ -40,7 +36,7 @@ class IslandCall {
     // The collectives of the island that it makes, one of each kind. The creator of this object sets their programs.
     std::vector<Call*> kinds();
 
-    // Throws CallsDiffer or IslandDiffers if ranks make different calls, and the errors of waits.
+    // Throws CallsDiffer if leaders make different calls, and the errors of waits and of the island's collectives.
     void perform();
 
   private:
@@ -49,7 +45,7 @@ class IslandCall {
         std::vector<Call> calls;
     };
 
-    void agree();
+    void perform_parts();
     void compare();
     void perform(const CallPlan::Stage& stage, const Kind* kinds);
     uint64_t elements_along() const;  // of the whole buffer
@@ -67,8 +63,7 @@ class IslandCall {
     uint32_t tags_ = 0;
     bool is_compared_ = false;
     std::vector<Kind> kinds_;  // two for every stage: of its last segment, and of the others
-    Call agreement_{}, barrier_{};
-    std::vector<char> digests_;
+    Call barrier_{};           // of the island
 };
 
 }  // namespace allfold

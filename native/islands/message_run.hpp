@@ -57,7 +57,6 @@ struct PeerLinks {
     Communicator* island = nullptr;  // for collectives
     std::optional<Fronts> fronts;    // on the leader of an island
     std::vector<int32_t> local;      // by rank: its number in this rank's island; -1 if it is in another one
-    size_t digest_bytes = 0;         // of a call, in which the ranks of an island must agree
     struct {
         uint32_t calls = 1, indices = 1;  // the tags of a call, and of the messages in it: see fabrics/tags.py
     } tags;

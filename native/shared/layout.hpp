@@ -45,10 +45,11 @@ struct Signature {
 
 // A rank's call: for its peers to compare, to find its arrays, and to describe in an error.
 struct CallRecord {
-    Signature signature;
+    Signature signature;              // of the whole call, if this one is a part of it: see Communicator::part_of
     int64_t input = -1, output = -1;  // offsets in the rank's arena, or addresses in its process; -1: no such array
     Reach reach = Reach::none;
-    uint8_t unused[7] = {};
+    uint8_t unused[3] = {};
+    uint32_t number = 0;            // of the whole call, as far as it fits; 0 if this one is no part of another
     uint64_t begun = 0, ended = 0;  // in ticks; `ended` is 0 while the call is in progress
 };
 inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);

@@ -50,6 +50,7 @@ def goes_ahead(comm: Communicator) -> list[tuple[str, str, float]]:
     said = []
     for name in ("gather", "reduce", "broadcast"):
         group = comm.group(range(comm.size))
+        comm.barrier()  # all ranks have made the group
         root = 0 if name == "broadcast" else comm.size - 1
 
         def calls(name: str = name, group: Communicator = group, root: int = root) -> None:
@@ -71,6 +72,37 @@ def test_a_rank_that_goes_ahead_hears_of_a_mismatch_in_a_later_call(hosts: tuple
         for kind, text, seconds in said:
             assert kind == "MismatchError" and seconds < AT_ONCE, (kind, text, seconds)
             assert "(call 4 of group " in text and text.count(" float64[") == 2 and "rank 0 " in text, text
+
+
+def goes_on(comm: Communicator) -> list[float]:
+    """Ranks that need nothing from the others make all calls before the others make the first."""
+    sums = []
+    for name, root, first in (("gather", 0, 3), ("reduce", 0, 3), ("broadcast", 0, 0), ("scatter", 0, 0)):
+        if comm.rank != first:
+            comm.recv(np.empty(1), first, timeout=30.0)
+        for number in range(5):
+            array, whole = np.full(2, float(comm.rank + number)), np.arange(8.0) + number
+            there = whole if comm.rank == root else None
+            if name == "gather":
+                comm.gather(array, there, root=root, timeout=30.0)
+            elif name == "scatter":
+                comm.scatter(array=there, output=array, root=root, timeout=30.0)
+            else:
+                getattr(comm, name)(array, root=root, timeout=30.0)
+            sums.append(float(whole.sum() if name == "gather" else array.sum()))
+        if comm.rank == first:
+            for rank in {0, 1, 2, 3} - {first}:
+                comm.send(np.empty(1), rank)
+    return sums
+
+
+def test_a_rank_does_not_wait_for_ranks_from_which_it_needs_nothing() -> None:
+    for rank, sums in enumerate(af.spawn(goes_on, 4, hosts=(2, 2), timeout=60)):
+        gathered, reduced, broadcast, scattered = (sums[at : at + 5] for at in (0, 5, 10, 15))
+        calls = np.arange(5.0)
+        if rank == 0:
+            assert gathered == list(12 + 8 * calls) and reduced == list(12 + 8 * calls)
+        assert broadcast == list(2 * calls) and scattered == list(4 * rank + 1 + 2 * calls)
 
 
 def forks(comm: Communicator) -> list[tuple[float, str]]:

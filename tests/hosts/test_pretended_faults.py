@@ -86,8 +86,9 @@ def differ(comm: Communicator) -> list[tuple[str, str, tuple[str, str, float]]]:
             if what != USUAL and (len(odd) == 1 or what == "barrier()"):
                 group = comm.group(range(comm.size))
                 mine = call if comm.rank in odd else DIFFERENT[USUAL]
-                # The first call is the same on all ranks. Who is still in it when others find the difference hears of it there.
-                heard = said_by(lambda group=group, mine=mine: (DIFFERENT[USUAL](group), mine(group)))
+                # The first call is the same on all ranks: a rank that is still in it gets the error there. A rank that needs
+                # nothing from the others in the call that differs gets it in the next one.
+                heard = said_by(lambda group=group, mine=mine: (DIFFERENT[USUAL](group), mine(group), group.barrier()))
                 said.append((what, f"rank {odd[0]} ", heard))
     return said
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <optional>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "bindings/deferred.hpp"
 #include "bindings/gil.hpp"
 #include "collectives/communicator.hpp"
+#include "collectives/signature.hpp"
 #include "shared/attachment.hpp"
 #include "shared/worker.hpp"
 
@@ -301,6 +303,34 @@ void bind_communicator(nb::module_& module) {
         .def("follow", &PyCommunicator::follow)
         .def("check_given_up", &PyCommunicator::check_given_up)
         .def("given_up", &PyCommunicator::given_up)
+        // See Communicator::part_of. `said`: see `said_bytes`; None for calls of their own.
+        .def(
+            "part_of",
+            [](PyCommunicator& self, nb::object said) {
+                std::optional<Communicator::Whole> whole;
+                if (!said.is_none()) {
+                    auto bytes = nb::cast<nb::bytes>(said);
+                    if (bytes.size() < said_bytes) throw nb::value_error("too short for a call");
+                    whole = whole_call(bytes.c_str());
+                }
+                self.native().part_of(whole);
+            },
+            nb::arg().none())
+        // By rank: the number of the whole call and its signature, as signature.py packs it; None if it is not known.
+        .def("first_difference",
+             [](PyCommunicator& self) {
+                 nb::list calls;
+                 for (const auto& record : self.native().first_difference()) {
+                     if (!record) {
+                         calls.append(nb::none());
+                         continue;
+                     }
+                     char packed[sizeof record->signature + sizeof(uint64_t)] = {};  // no place in a GPU's memory
+                     std::memcpy(packed, &record->signature, sizeof record->signature);
+                     calls.append(nb::make_tuple(record->number, nb::bytes(packed, sizeof packed)));
+                 }
+                 return calls;
+             })
         .def("calls", &PyCommunicator::calls)
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);

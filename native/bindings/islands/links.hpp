@@ -43,18 +43,16 @@ struct PyPlan {
 
 class PyLinks {
   public:
-    // `local`: by rank, its number in this rank's island, or -1. `digest`: the bytes that the ranks of an island
-    // compare. `calls` and `indices`: see PeerLinks::tags.
+    // `local`: by rank, its number in this rank's island, or -1. `calls` and `indices`: see PeerLinks::tags.
     PyLinks(std::shared_ptr<Wire> wire, nb::object channel, nb::object island, std::vector<int32_t> local,
-            size_t digest, uint32_t calls, uint32_t indices)
+            uint32_t calls, uint32_t indices)
         : wire_(std::move(wire)), channel_(std::move(channel)), island_(std::move(island)) {
         need(static_cast<size_t>(wire_->size()) == local.size(), "a wire for another number of ranks");
         links.wire = wire_.get();
         links.channel = &channel_of(channel_);
         links.island = &communicator_of(island_);
         links.local = std::move(local);
-        need(digest >= 2 * sizeof(uint64_t) && calls > 0 && indices > 0, "a digest that is too short, or no tags");
-        links.digest_bytes = digest;
+        need(calls > 0 && indices > 0, "no tags");
         links.tags = {calls, indices};
     }
 
@@ -65,11 +63,7 @@ class PyLinks {
         std::vector<std::shared_ptr<Plan>> plans;
         for (Call* kind : call.kinds()) plans.push_back(plans_of(island_).set_programs(*kind, nullptr));
         WithoutGil without;
-        try {
-            call.perform();
-        } catch (const IslandDiffers&) {
-            throw EngineError(Fault::mismatch, "the ranks of this host make different calls");
-        }
+        call.perform();
     }
 
     // For a rank that leads its island: see Fronts.

@@ -12,6 +12,7 @@
 #include "bindings/columns.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/islands/links.hpp"
+#include "collectives/signature.hpp"
 
 namespace allfold {
 
@@ -83,11 +84,9 @@ std::shared_ptr<MessageProgram> make_message_program(nb::dict facts) {
 
 // From the rows of `NativeRuns.plan` in the same file: the program, the first element, the number of elements, that of
 // a segment, `ahead` and `starts` of every stage.
-std::shared_ptr<PyPlan> make_plan(nb::list stages, bool along, bool compares_first, bool waits_for_leader,
-                                  nb::list work, nb::list bounds) {
+std::shared_ptr<PyPlan> make_plan(nb::list stages, bool along, bool waits_for_leader, nb::list work, nb::list bounds) {
     auto made = std::make_shared<PyPlan>();
     made->plan.along = along;
-    made->plan.compares_first = compares_first;
     made->plan.waits_for_leader = waits_for_leader;
     for (nb::handle one : stages) {
         using Stage = std::tuple<std::shared_ptr<MessageProgram>, uint64_t, uint64_t, uint64_t, int32_t, bool>;
@@ -133,7 +132,7 @@ nb::object perform(nb::args given) {
         arrays.output_elements = output_array.elements;
     }
     auto& own = *nb::cast<PyLinks*>(links);
-    need(said.size() >= own.links.digest_bytes && (!own.links.fronts || said.size() == own.links.fronts->limits().said),
+    need(said.size() >= said_bytes && (!own.links.fronts || said.size() == own.links.fronts->limits().said),
          "a header of the wrong length");
     try {
         own.perform(nb::cast<PyPlan*>(plan)->plan, arrays, type, static_cast<Op>(op), said.c_str(), moment(deadline));
@@ -160,8 +159,7 @@ void bind_islands(nb::module_& module) {
     });
     nb::class_<MessageProgram>(module, "MessageProgram").def_static("of", &make_message_program);
     nb::class_<PyLinks>(module, "PeerLinks")
-        .def(
-            nb::init<std::shared_ptr<Wire>, nb::object, nb::object, std::vector<int32_t>, size_t, uint32_t, uint32_t>())
+        .def(nb::init<std::shared_ptr<Wire>, nb::object, nb::object, std::vector<int32_t>, uint32_t, uint32_t>())
         .def("lead", &PyLinks::lead)
         .def("send_fronts", &PyLinks::send_fronts)
         .def("receive_front", &PyLinks::receive_front)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ... import _native
-from ...errors import AllfoldError, MismatchError
+from ...errors import MismatchError
 from ...fabrics import tags
 from ...fabrics.fabric import FOREVER
 from ...wording import name_ranks
@@ -20,7 +18,6 @@ from .crossing import ALONG_BYTES, most_bytes
 from .job import Job
 from .roster import Roster, Shared
 
-_EXPLAINING_SECONDS = 5.0  # for ranks whose calls differ to exchange signatures for the error message
 _NUMBER_BYTES = 8
 _MOST_KNOWN = 1000
 DIGEST_BYTES = 16
@@ -78,18 +75,14 @@ class Agreement:
             known = self._known[job.signature] = job.signature.packed(), digest
         job.packed, digest = known
         job.digest = digest + job.number.to_bytes(_NUMBER_BYTES, "little")
+        self._shared.collectives.native.part_of(job.digest + job.packed)
 
     # Inside the island -----------------------------------------------------------------------------------------------
 
     def agree(self, job: Job) -> None:
         """Raise `MismatchError` unless all ranks of the island make the same call."""
-        if len(self._roster.mine) == 1:
-            return
-        table = np.empty((len(self._roster.mine), DIGEST_BYTES), np.uint8)
-        own = np.frombuffer(job.digest, np.uint8)
-        self.run_first(job, Call("all_gather", input=own, output=table, timeout=FOREVER))
-        if any(row.tobytes() != job.digest for row in table):
-            self._explain(job)
+        if len(self._roster.mine) > 1:
+            self.run_first(job, Call("barrier", timeout=FOREVER))
 
     def run_first(self, job: Job, step: Call) -> None:
         """Run a first collective of a call inside the island. Its ranks may turn out to make different calls."""
@@ -98,18 +91,14 @@ class Agreement:
         except MismatchError as error:
             self._explain(job, error)
 
-    def _explain(self, job: Job, error: MismatchError | None = None) -> None:
-        """Raise the error for an island whose ranks make different calls. All of its ranks call this."""
-        mine = self._roster.mine
-        job.take(self._roster.rank, self._roster.size)
-        own = np.frombuffer(job.signature.packed(), np.uint8)
-        table = np.empty((len(mine), PACKED_BYTES), np.uint8)
-        try:
-            self._shared.messages.run(Call("all_gather", input=own, output=table, timeout=_EXPLAINING_SECONDS), False)
-        except AllfoldError as failure:
-            raise error or failure from None
-        calls = {rank: Signature.unpacked(row.tobytes()) for rank, row in zip(mine, table, strict=True)}
-        self._disagree(job.number, calls)
+    def _explain(self, job: Job, error: MismatchError) -> None:
+        """Raise the error for an island whose ranks make, or made, different calls."""
+        found = self._shared.collectives.native.first_difference()
+        calls = {rank: one for rank, one in zip(self._roster.mine, found, strict=True) if one is not None}
+        if not calls:
+            raise error
+        number = min(number for number, _ in calls.values())
+        self._disagree(number or job.number, {rank: Signature.unpacked(packed) for rank, (_, packed) in calls.items()})
 
     # Between islands -------------------------------------------------------------------------------------------------
 
@@ -138,6 +127,7 @@ class Agreement:
 
     def prepare_next(self) -> None:
         """At the end of a call, post the receives of later headers."""
+        self._shared.collectives.native.part_of(None)
         if self.fronts is not None:
             self.fronts.refill()
 

@@ -159,11 +159,10 @@ class Levels:
         bytes = max(self._work_bytes(job, one) for one in stages)
         slots = min(_AHEAD + 1, max(len(one.parts) for one in stages)) if bytes else 0
         work = [self.scratch(f"work {slot}", bytes) for slot in range(slots)]
+        # A small call compares as it goes: nobody waits for a rank that it needs nothing from.
         along = made is not None
-        # Where data come from the root, leaders send before a collective of the island has compared its ranks' calls.
-        first = along and COLLECTIVES[job.call.collective].starts.root_only
-        waits = self._waits_for_leader(job, stages[0]) and not first
-        return self.native.plan(job, stages, work, along=along, compares_first=first, waits_for_leader=waits)
+        waits = not along and self._waits_for_leader(job, stages[0])
+        return self.native.plan(job, stages, work, along=along, waits_for_leader=waits)
 
     def runs(self, job: Job, stage: Stage) -> list[MessageRun]:
         """The runs of a stage, segment by segment, in Python."""

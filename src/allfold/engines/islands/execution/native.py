@@ -36,7 +36,7 @@ from ....programs.messages import (
 )
 from ....programs.versions import INPUT, OUTPUT
 from ...buffer import Flat
-from ..agreement import DIGEST_BYTES, Difference
+from ..agreement import Difference
 from ..job import Job
 from ..roster import Roster, Shared
 
@@ -96,7 +96,7 @@ class NativeRuns:
         self.on_failure: Callable[[_native.DirectCall, Any], None] | None = None
         self.check_group: Callable[[], None] | None = None
         local = [roster.local.get(rank, -1) for rank in range(roster.size)]
-        numbers = DIGEST_BYTES, tags.CALLS, tags.INDICES
+        numbers = tags.CALLS, tags.INDICES
         self.links = _native.PeerLinks(wire, shared.collectives.messages, shared.collectives.native, local, *numbers)
         told = weakly(self._failed), weakly(self._check)
         codes = _CODES["all_reduce"], _CODES["barrier"]
@@ -116,7 +116,6 @@ class NativeRuns:
         work: Sequence[Flat],
         *,
         along: bool,
-        compares_first: bool,
         waits_for_leader: bool,
     ) -> _native.CallPlan:
         """Make a plan for calls like this one, with a built-in operation. From now on the extension makes them itself."""
@@ -126,7 +125,7 @@ class NativeRuns:
             (self._program(one.made), one.first, one.elements, max(1, one.segment), one.late, one.starts)
             for one in stages
         ]
-        made = _native.CallPlan.of(rows, along, compares_first, waits_for_leader, list(work), bounds)
+        made = _native.CallPlan.of(rows, along, waits_for_leader, list(work), bounds)
         name = _name(job)
         if along and first.collective == "all_reduce":
             self.direct.reduces = made
