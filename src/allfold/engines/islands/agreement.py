@@ -95,7 +95,7 @@ class Agreement:
         """Raise the error for an island whose ranks make, or made, different calls."""
         found = self._shared.collectives.native.first_difference()
         calls = {rank: one for rank, one in zip(self._roster.mine, found, strict=True) if one is not None}
-        if not calls:
+        if len(set(calls.values())) < 2:  # they are the same: the error came from elsewhere, with its words
             raise error
         number = min(number for number, _ in calls.values())
         self._disagree(number or job.number, {rank: Signature.unpacked(packed) for rank, (_, packed) in calls.items()})
