@@ -20,6 +20,7 @@ void bind_fold(nanobind::module_& module);
 void bind_inspect(nanobind::module_& module);
 void bind_islands(nanobind::module_& module);
 void bind_lane(nanobind::module_& module);
+void bind_mpi(nanobind::module_& module);
 void bind_proof(nanobind::module_& module);
 void bind_wire(nanobind::module_& module);
 

@@ -13,19 +13,15 @@
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/calls/communicator.hpp"
+#include "bindings/calls/entry.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/messages.hpp"
 #include "shared/attachment.hpp"
 #include "shared/text.hpp"
 
 namespace allfold {
 
 namespace {
-
-// An operation and the array that it needs. Always released with the GIL held: the engine's threads never touch Python.
-struct PyOperation {
-    Array array;
-    Operation operation;
-};
 
 int64_t number(nb::handle value, const char* name, const char* what) {
     int overflow = 0;
@@ -41,22 +37,9 @@ int64_t number(nb::handle value, const char* name, const char* what) {
                                             ", not ", shown(value)}));
 }
 
-class PyChannel {
+class PyChannel : public MessageEntry {
   public:
-    using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
-
-    PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout, bool fetches,
-              std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
-        : attachment_(std::move(attachment)), timeout_(timeout) {
-        std::vector<Channel::Member> list;
-        for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
-        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), fetches, std::move(first_error));
-    }
-
-    // A forked child must not destroy its copy: locks may be held, and the threads do not exist there.
-    ~PyChannel() {
-        if (!native_->is_here()) static_cast<void>(native_.release());
-    }
+    using MessageEntry::MessageEntry;
 
     void send(nb::handle array, nb::handle destination, nb::handle tag, nb::handle timeout, nb::handle dtype) {
         native_->check_caller("send");
@@ -102,9 +85,7 @@ class PyChannel {
 
     bool done(PyOperation& job) {
         native_->check_caller("done");
-        if (!native_->done(job.operation)) return false;
-        job.array = Array();
-        return true;
+        return poll(job);
     }
 
     nb::object probe(nb::handle source, nb::handle tag, uint8_t context) {
@@ -131,18 +112,10 @@ class PyChannel {
     nb::object wait(PyOperation& job, nb::handle timeout) {
         native_->check_caller("wait");
         auto kind = job.operation.kind;
-        auto limit = duration(timeout);
-        Message received;
-        {
-            WithoutGil without;
-            received = native_->wait(job.operation, limit, check_signals);
-        }
-        job.array = Array();
+        Message received = finished(job, duration(timeout));
         if (job.operation.withdrawn || kind == Operation::Kind::send) return nb::none();
         return kind == Operation::Kind::take ? with_data(job.operation) : message(received);
     }
-
-    Channel& native() { return *native_; }
 
     void close() {
         if (!native_->is_here()) return;
@@ -163,15 +136,6 @@ class PyChannel {
         return nb::make_tuple(operation.message.source, operation.message.tag, operation.message.elements, array);
     }
 
-    std::shared_ptr<PyOperation> begin(std::shared_ptr<PyOperation> job) {
-        {
-            WithoutGil without;
-            native_->start(job->operation);
-        }
-        if (!job->operation.done.load(std::memory_order_acquire)) keep(job);
-        return job;
-    }
-
     static void address(Operation& operation, Operation::Kind kind, const char* name, nb::handle peer, nb::handle tag) {
         bool receives = kind != Operation::Kind::send;
         operation.kind = kind;
@@ -185,9 +149,7 @@ class PyChannel {
         if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0)))
             throw EngineError(Fault::usage,
                               std::string("timeout must be a non-negative number of seconds, not ") + shown(timeout));
-        // A year is practically forever, and does not overflow.
-        seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
-        return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+        return allfold::seconds(std::max(0.0, seconds));
     }
 
     static void prepare(PyOperation& job, Operation::Kind kind, const char* name, nb::handle array, nb::handle peer,
@@ -205,30 +167,66 @@ class PyChannel {
         operation.elements = job.array.elements;
     }
 
-    Message run(Operation& operation, nb::handle timeout) {
-        auto limit = duration(timeout);
-        WithoutGil without;
-        return native_->run(operation, limit, check_signals);
-    }
-
-    // The engine uses operations until they are done, even if their handles were dropped.
-    void keep(const std::shared_ptr<PyOperation>& job) {
-        if (kept_.size() >= sweep_at_) {
-            std::erase_if(kept_, [](const auto& old) { return old->operation.done.load(std::memory_order_acquire); });
-            sweep_at_ = std::max<size_t>(16, 2 * kept_.size());
-        }
-        kept_.push_back(job);
-    }
-
-    std::shared_ptr<Attachment> attachment_;  // first, so that it ends last
-    double timeout_;
-    std::vector<std::shared_ptr<PyOperation>> kept_;
-    size_t sweep_at_ = 16;
-    std::unique_ptr<Channel> native_;  // last, so that it ends before what it uses
+    Message run(Operation& operation, nb::handle timeout) { return performed(operation, duration(timeout)); }
 };
 
 }  // namespace
 
+MessageEntry::MessageEntry(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout,
+                           bool fetches, std::shared_ptr<FirstError> first_error,
+                           std::shared_ptr<Attachment> attachment)
+    : attachment_(std::move(attachment)), timeout_(timeout) {
+    std::vector<Channel::Member> list;
+    for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
+    native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), fetches, std::move(first_error));
+}
+
+// A forked child must not destroy its copy: locks may be held, and the threads do not exist there.
+MessageEntry::~MessageEntry() {
+    if (!native_->is_here()) static_cast<void>(native_.release());
+}
+
+Message MessageEntry::performed(Operation& operation, Clock::duration limit) {
+    Interpreter interpreter(operation.bytes());
+    return native_->run(operation, limit, [&] { interpreter.release(); }, check_signals);
+}
+
+std::shared_ptr<PyOperation> MessageEntry::begin(std::shared_ptr<PyOperation> job) {
+    {
+        Interpreter interpreter(job->operation.bytes());
+        native_->start(job->operation, [&] { interpreter.release(); });
+    }
+    if (!is_done(*job)) keep(job);
+    return job;
+}
+
+Message MessageEntry::finished(PyOperation& job, Clock::duration limit) {
+    Message received;
+    {
+        Interpreter interpreter(0);
+        if (!is_done(job)) interpreter.release();
+        received = native_->wait(job.operation, limit, check_signals);
+    }
+    job.array = Array();
+    return received;
+}
+
+bool MessageEntry::poll(PyOperation& job) {
+    if (!native_->done(job.operation)) return false;
+    job.array = Array();
+    return true;
+}
+
+// The engine uses operations until they are done, even if their handles were dropped.
+void MessageEntry::keep(const std::shared_ptr<PyOperation>& job) {
+    if (kept_.size() >= sweep_at_) {
+        std::erase_if(kept_, [](const auto& old) { return is_done(*old); });
+        sweep_at_ = std::max<size_t>(16, 2 * kept_.size());
+    }
+    kept_.push_back(job);
+}
+
+MessageEntry& messages_of(nb::handle object) { return *nb::cast<PyChannel*>(object); }
 Channel& channel_of(nb::handle object) { return nb::cast<PyChannel*>(object)->native(); }
 
 void bind_channel(nb::module_& module) {

@@ -14,6 +14,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string>
 
 namespace allfold {
@@ -62,6 +63,25 @@ class WithoutGil {
 
   private:
     PyThreadState* state_;
+};
+
+// The lock during one call of the engine, released only if the call is long or waits: a small one ends before another
+// thread could take the lock.
+class Interpreter {
+  public:
+    explicit Interpreter(size_t bytes) {
+        constexpr size_t small = 16 << 10;
+#if defined(__SANITIZE_THREAD__)
+        bytes = small + 1;  // if kept, it would order accesses that ThreadSanitizer should see as unordered
+#endif
+        if (bytes > small) release();
+    }
+    void release() {
+        if (!without_) without_.emplace();
+    }
+
+  private:
+    std::optional<WithoutGil> without_;
 };
 
 // Takes the lock on any thread, even one that Python does not know, or that has it already.

@@ -45,6 +45,7 @@ NB_MODULE(_engine, module) {
     bind_islands(module);
     bind_direct(module);
     bind_lane(module);
+    bind_mpi(module);
     bind_proof(module);
     bind_wire(module);
 }

@@ -46,10 +46,11 @@ size_t Channel::inbox_bytes(uint32_t ranks) {
     return rings_offset(ranks) + std::max(all_rings_bytes, ranks * least_ring_bytes);
 }
 
-Message Channel::run(Operation& operation, Clock::duration timeout, const Interrupted& interrupted) {
+Message Channel::run(Operation& operation, Clock::duration timeout, const BeforeBlocking& before_blocking,
+                     const Interrupted& interrupted) {
     {
         std::lock_guard lock(mutex_);
-        check(operation);
+        check(operation, before_blocking);
         post(operation);
         if (!operation.done.load(std::memory_order_relaxed)) {
             progress();
@@ -63,6 +64,7 @@ Message Channel::run(Operation& operation, Clock::duration timeout, const Interr
         }
     }
     try {
+        before_blocking();
         if (const auto error = drive(operation, timeout, interrupted)) {
             std::lock_guard lock(mutex_);
             progress();  // what arrived before the peer left, or just now, counts
@@ -77,10 +79,10 @@ Message Channel::run(Operation& operation, Clock::duration timeout, const Interr
     return operation.message;
 }
 
-void Channel::start(Operation& operation) {
+void Channel::start(Operation& operation, const BeforeBlocking& before_blocking) {
     std::lock_guard lock(mutex_);
     operation.background = true;
-    check(operation);
+    check(operation, before_blocking);
     ++background_;
     try {
         post(operation);
@@ -129,7 +131,7 @@ std::optional<Message> Channel::probe(int64_t source, int64_t tag, uint8_t conte
     wanted.tag = tag;
     wanted.context = context;
     std::lock_guard lock(mutex_);
-    check(wanted);
+    check(wanted, [] {});
     progress();
     auto found = std::find_if(stored_.begin(), stored_.end(),
                               [&](const Stored& stored) { return matches(wanted, stored.source, stored.header); });
@@ -184,14 +186,16 @@ void Channel::close() {
 // Everything from here on is done under the mutex
 // ----------------------------------------------------------------------
 
-void Channel::check(const Operation& operation) const {
+void Channel::check(const Operation& operation, const BeforeBlocking& before_blocking) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     auto refuse = [&](const std::string& why) {
         throw EngineError(Fault::usage, joined({name_of(operation), ": ", why}));
     };
     if (closed_ || standing == Standing::left) refuse("this communicator is closed" + where());
-    if (standing != Standing::open)
+    if (standing != Standing::open) {
+        before_blocking();
         first_error_->say_again(name_of(operation), standing == Standing::mismatch ? 1s : 0s);
+    }
     if (standing != Standing::open)
         if (auto error = find_loss(operation, check_peers(&operation))) throw *error;
     auto ranks = static_cast<int64_t>(members_.size());

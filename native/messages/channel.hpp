@@ -113,6 +113,7 @@ class Channel {
         size_t inbox;
     };
     using Interrupted = std::function<void()>;  // ends a wait by throwing
+    using BeforeBlocking = std::function<void()>;
 
     // `first_error`: shared with the collectives of the same communicator.
     // `fetches`: long messages may be read out of the processes of their senders.
@@ -124,10 +125,12 @@ class Channel {
     static size_t inbox_bytes(uint32_t ranks);
 
     // Sends or receives. A send returns when its array may be used again, that is when all of it is in the ring.
-    Message run(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
+    // `before_blocking` is called before anything that may take long. It must not wait.
+    Message run(Operation& operation, Clock::duration timeout, const BeforeBlocking& before_blocking,
+                const Interrupted& interrupted);
 
     // The same in the background. wait() throws at the timeout, and the operation continues.
-    void start(Operation& operation);
+    void start(Operation& operation, const BeforeBlocking& before_blocking = [] {});
     Message wait(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
     bool done(Operation& operation);
 
@@ -150,7 +153,7 @@ class Channel {
     struct Stored;
     enum class State : uint8_t { present, left, gave_up, gone };
 
-    void check(const Operation& operation) const;
+    void check(const Operation& operation, const BeforeBlocking& before_blocking) const;
     void post(Operation& operation);
     void post_send(Operation& operation);
     void post_receive(Operation& operation);

@@ -51,13 +51,13 @@ void set(Operation& operation, Operation::Kind kind, int64_t peer, int64_t tag, 
 void send(Channel& channel, int64_t peer, int64_t tag, Numbers numbers) {
     Operation operation;
     set(operation, Operation::Kind::send, peer, tag, numbers);
-    channel.run(operation, 20s, nullptr);
+    channel.run(operation, 20s, [] {}, nullptr);
 }
 
 Message receive(Channel& channel, int64_t peer, int64_t tag, Numbers& numbers, Clock::duration timeout = 20s) {
     Operation operation;
     set(operation, Operation::Kind::receive, peer, tag, numbers);
-    return channel.run(operation, timeout, nullptr);
+    return channel.run(operation, timeout, [] {}, nullptr);
 }
 
 Numbers counting_from(int32_t first, size_t length) {
@@ -193,7 +193,7 @@ void offers_are_taken_back() {
             channel.start(waits);
             set(sending, Operation::Kind::send, 1, round, numbers);
             try {
-                channel.run(sending, std::chrono::microseconds(random() % 2000), nullptr);
+                channel.run(sending, std::chrono::microseconds(random() % 2000), [] {}, nullptr);
             } catch (const EngineError& error) {
                 expect(error.fault == Fault::timeout, "it took too long");
                 if (sending.started)

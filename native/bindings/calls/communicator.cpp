@@ -273,6 +273,7 @@ void CallEntry::let_worker_go() {
 }
 
 Communicator& communicator_of(nb::handle object) { return nb::cast<PyCommunicator*>(object)->native(); }
+CallEntry& entry_of(nb::handle object) { return *nb::cast<PyCommunicator*>(object); }
 Plans& plans_of(nb::handle object) { return nb::cast<PyCommunicator*>(object)->plans(); }
 
 void bind_communicator(nb::module_& module) {

@@ -3,33 +3,16 @@
 #include <algorithm>
 #include <optional>
 
-#include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "shared/text.hpp"
 
 namespace allfold {
 
-namespace {
-
-// The interpreter's lock, released only when a call takes longer: a small call ends before another thread could take
-// the lock.
-class Interpreter {
-  public:
-    void release() {
-        if (!without_) without_.emplace();
-    }
-
-  private:
-    std::optional<WithoutGil> without_;
-};
-
-}  // namespace
-
 nb::object CallEntry::call(int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                            nb::handle algorithm, nb::handle in_background, nb::handle timeout, nb::handle dtype,
                            bool vouched) {
     bool plain = in_background.ptr() == Py_False && (algorithm.is_none() || PyUnicode_CheckExact(algorithm.ptr())) &&
-                 root >= 0 && static_cast<uint32_t>(root) < native_->size() && !(worker_ && worker_->busy());
+                 root >= 0 && static_cast<uint32_t>(root) < native_->size() && is_free();
     nb::object number = nb::none();
     if (plain && !op.is_none()) {
         number = Job::number_of(op);
@@ -67,22 +50,27 @@ void CallEntry::prepare(Job& job, int collective, nb::handle input, nb::handle o
         double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
         if (!(limit >= 0)) throw nb::value_error("timeout must be a non-negative number of seconds");  // nor NaN
         job.call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
-        job.set({*native_, native_->rank(), native_->size()}, collective, input, output, op, root, dtype, vouched,
-                counts);
+        job.take(input, output, dtype, vouched);
+        job.set({*native_, native_->rank(), native_->size()}, collective, op, root, counts);
     });
     if (!algorithm.is_none()) job.algorithm = nb::cast<std::string>(algorithm);
+    set_programs(job, algorithm.is_none());
+}
+
+void CallEntry::prepare_taken(Job& job, int collective, nb::handle op, int root) {
+    job.call.timeout = timeout_;
+    job.set({*native_, native_->rank(), native_->size()}, collective, op, root, Py_None);
+    set_programs(job, true);
+}
+
+void CallEntry::set_programs(Job& job, bool chosen_by_engine) {
     job.call.algorithm = job.algorithm.c_str();
-    job.plan = plans_.set_programs(job.call, algorithm.is_none() ? nullptr : &job.algorithm);
+    job.plan = plans_.set_programs(job.call, chosen_by_engine ? nullptr : &job.algorithm);
     job.set_parts();
 }
 
 void CallEntry::perform(Job& job) {
-    constexpr size_t small = 16 << 10;
-    Interpreter interpreter;
-#if defined(__SANITIZE_THREAD__)
-    interpreter.release();  // if kept, it would order accesses that ThreadSanitizer should see as unordered
-#endif
-    if (job.call.elements * size_of(job.call.dtype) > small) interpreter.release();
+    Interpreter interpreter(job.call.elements * size_of(job.call.dtype));
     native_->run(job.call, [&] { interpreter.release(); }, check_signals);
 }
 
@@ -107,9 +95,9 @@ namespace {
 // in the smallest calls.
 PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count, bool vouched) noexcept {
     auto* self = static_cast<CallEntry*>(PyCapsule_GetPointer(capsule, nullptr));
-    try {
+    auto made = self->telling([&] {
         // Calls with uneven slices take the long path.
-        if (count == 10) return self->call_the_long_way(arguments).release().ptr();
+        if (count == 10) return self->call_the_long_way(arguments);
         if (count != 9) throw EngineError(Fault::usage, "a call takes 9 or 10 arguments");
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
         auto root_error = [&] {
@@ -123,21 +111,10 @@ PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_
         long root = PyLong_AsLong(index.ptr());
         if (root == -1 && PyErr_Occurred()) throw root_error();
         root = std::clamp<long>(root, INT32_MIN, INT32_MAX);
-        return self
-            ->call(collective, arguments[1], arguments[2], arguments[3], static_cast<int>(root), arguments[5],
-                   arguments[6], arguments[7], arguments[8], vouched)
-            .release()
-            .ptr();
-    } catch (nb::python_error& error) {
-        self->raise_told(error);
-    } catch (const EngineError& error) {
-        raise(error);
-        nb::python_error raised;
-        self->raise_told(raised);
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
-    }
-    return nullptr;
+        return self->call(collective, arguments[1], arguments[2], arguments[3], static_cast<int>(root), arguments[5],
+                          arguments[6], arguments[7], arguments[8], vouched);
+    });
+    return made.release().ptr();
 }
 
 template <bool vouched>

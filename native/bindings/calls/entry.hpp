@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
 #include "bindings/calls/job.hpp"
 #include "bindings/calls/plans.hpp"
 #include "collectives/communicator.hpp"
@@ -45,13 +46,37 @@ class CallEntry {
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                  nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false,
                  nb::handle counts = Py_None);
+    // The same for a job that has its arrays, where the engine chooses the algorithm.
+    void prepare_taken(Job& job, int collective, nb::handle op, int root);
     void perform(Job& job);
+
+    // False while calls of this communicator run in the background: others must wait behind them.
+    bool is_free() const { return !worker_ || !worker_->busy(); }
+
+    // Does `work`, and returns its result. If it throws, sets the Python error as `raise_told` does and returns
+    // nothing.
+    template <class Work>
+    nb::object telling(Work&& work) noexcept {
+        try {
+            return work();
+        } catch (nb::python_error& error) {
+            raise_told(error);
+        } catch (const EngineError& error) {
+            raise(error);
+            nb::python_error raised;
+            raise_told(raised);
+        } catch (const std::exception& error) {
+            PyErr_SetString(PyExc_RuntimeError, error.what());
+        }
+        return {};
+    }
 
     // Raises the error of a call, after the engine has attached its information. An interrupt meanwhile replaces it.
     void raise_told(nb::python_error& error) noexcept;
 
   protected:
     void let_worker_go();
+    void set_programs(Job& job, bool chosen_by_engine);
 
     nb::object long_way_, failed_;
     Clock::duration timeout_;

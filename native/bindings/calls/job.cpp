@@ -37,12 +37,14 @@ nb::object Job::number_of(nb::handle op) {
     return nb::borrow(found);
 }
 
-void Job::set(const Caller& caller, int collective, nb::handle in, nb::handle out, nb::handle op, int root,
-              nb::handle dtype, bool vouched, nb::handle lengths) {
+void Job::take(nb::handle in, nb::handle out, nb::handle dtype, bool vouched) {
     std::optional<DType> as;
     if (!dtype.is_none()) as = dtype_named(dtype);
     if (!in.is_none()) input.emplace(in, false, as, vouched);
     if (!out.is_none()) output.emplace(out, true, as, vouched);
+}
+
+void Job::set(const Caller& caller, int collective, nb::handle op, int root, nb::handle lengths) {
     bool differ = input && output && input->dtype != output->dtype;
     if (!differ && input && output && overlap(*input, *output)) {
         PyErr_SetString(PyExc_BufferError, "the input and the output overlap");

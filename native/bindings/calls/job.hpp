@@ -24,10 +24,10 @@ struct Job {
         uint32_t rank, size;
     };
 
-    // Sets everything in `call` but its timeout and its programs. `op`: its number, or a user-defined one. `vouched`:
-    // see Array.
-    void set(const Caller& caller, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
-             nb::handle dtype, bool vouched, nb::handle lengths);
+    // Takes the arrays of the call. `vouched`: see Array.
+    void take(nb::handle input, nb::handle output, nb::handle dtype, bool vouched);
+    // Sets everything in `call` but its timeout and its programs. `op`: its number, or a user-defined one.
+    void set(const Caller& caller, int collective, nb::handle op, int root, nb::handle lengths);
     // The number of a built-in operation by its name; an invalid object if there is none.
     static nb::object number_of(nb::handle op);
     // Once the call has its programs: the places of its chunks, if slices differ in length.

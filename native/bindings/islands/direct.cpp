@@ -131,8 +131,8 @@ class DirectCalls {
             nb::object op = nb::none();
             if (a[3] != Py_None && (!PyUnicode_CheckExact(a[3]) || !(op = Job::number_of(a[3])).is_valid()))
                 return false;
-            job.set({*links.links.island, rank_, size}, static_cast<int>(code), a[1], a[2], op, static_cast<int>(root),
-                    a[8], vouched, nb::none());
+            job.take(a[1], a[2], a[8], vouched);
+            job.set({*links.links.island, rank_, size}, static_cast<int>(code), op, static_cast<int>(root), nb::none());
         } catch (const nb::python_error& error) {
             if (is_interrupt(error)) throw;
             return false;  // Python finds the fault again, and raises the error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from .data.layout import Bytes
 from .data.memory import InPlaceType
 from .data.ops import SUM, Op
 from .data.specs import BufferSpec, VectorSpec, plain, simple, vector, vector_of_types
-from .failures import error, is_of_mpi
+from .failures import error
 from .point_to_point import MessageCalls, whole
 from .records import CommunicatorState
 from .requests import Prequest, Repeated, Request
@@ -24,14 +25,16 @@ Class = TypeVar("Class", bound=type)
 class Collectives(MessageCalls):
     """The part of a communicator that makes collective calls on buffers. `_bcast` prepares `Bcast`, and so on."""
 
+    @abstractmethod
+    def _fail_collective(self, problem: BaseException) -> NoReturn:
+        """Raise the error of a collective call as MPI's exception, if MPI would raise it."""
+
     def _run(self, call: Made) -> None:
         shared: CommunicatorState = self._need()
         try:
             shared.run(call)
         except (RuntimeError, UsageError) as problem:
-            if is_of_mpi(problem):
-                self._fail(problem)
-            raise
+            self._fail_collective(problem)
 
     def _barrier(self) -> Made:
         communicator = self._need().communicator

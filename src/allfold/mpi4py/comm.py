@@ -13,14 +13,15 @@ from . import constants as c
 from . import failures
 from .agreements import Agreement
 from .collectives import Collectives, with_forms
+from .compiled import use
 from .data.attributes import new_keyval, remove_keyval
 from .data.memory import array_of, buffer, bytes_of
-from .environment import abort, world
-from .failures import Errhandler, error, translated
+from .environment import abort, own_state, world, world_state
+from .failures import Errhandler, error, is_of_mpi, translated
 from .groups import Group
 from .info import INFO_NULL, Info
 from .objects import ObjectCalls
-from .point_to_point import kind_of
+from .point_to_point import MessageCalls, kind_of
 from .records import CommunicatorState
 from .refused import refuse
 from .requests import Done, Request, await_all
@@ -280,6 +281,12 @@ class Comm(Collectives, ObjectCalls):
             handler.function(self, made.Get_error_code())
         raise made
 
+    def _fail_collective(self, problem: BaseException) -> NoReturn:
+        """Raise the error of a collective call as MPI's exception, if MPI would raise it."""
+        if is_of_mpi(problem):
+            self._fail(problem)
+        raise problem
+
     def _need(self) -> Any:
         shared = self._raw
         if type(shared) is CommunicatorState:
@@ -317,6 +324,7 @@ class Comm(Collectives, ObjectCalls):
     def Revoke(self) -> None:
         shared: CommunicatorState = self._need()
         shared.is_revoked = True
+        shared.leave_to_python()
         shared.communicator.abort()
 
     def Is_revoked(self) -> bool:
@@ -472,9 +480,25 @@ class Intercomm(Comm):
         raise error("ERR_COMM", "this is not an intercommunicator")
 
 
+use(
+    Comm,
+    "Barrier",
+    "Bcast",
+    "Gather",
+    "Scatter",
+    "Allgather",
+    "Alltoall",
+    "Reduce",
+    "Allreduce",
+    "Reduce_scatter_block",
+)
+use(Intracomm, "Scan", "Exscan")
+use(MessageCalls, "Send", "Rsend", "Recv", "Isend", "Irsend", "Irecv", "Sendrecv")
+use(Request, "Wait", "wait", "Test", "Waitall")
+
 COMM_NULL = Comm._of(None)
-COMM_WORLD = Intracomm._of(lambda: world().world)
-COMM_SELF = Intracomm._of(lambda: world().alone)
+COMM_WORLD = Intracomm._of(world_state)
+COMM_SELF = Intracomm._of(own_state)
 for _one in (COMM_NULL, COMM_WORLD, COMM_SELF):
     _one._predefined = True
 

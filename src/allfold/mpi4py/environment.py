@@ -21,6 +21,7 @@ from ..errors import UsageError
 from ..launch.environment import in_this_thread
 from ..version import __version__
 from . import constants as c
+from .compiled import know
 from .data.memory import buffer
 from .failures import error
 from .records import CommunicatorState
@@ -47,17 +48,27 @@ _lock = threading.Lock()
 def world() -> MPIWorld:
     """The world of this rank, which begins with the first call that needs it."""
     if in_this_thread.communicator is not None:
-        made: MPIWorld | None = in_this_thread.world
-        if made is None or made.world.communicator is not in_this_thread.communicator:
-            made = in_this_thread.world = MPIWorld(in_this_thread.communicator)
-        return made
+        own: MPIWorld | None = in_this_thread.world
+        if own is None or own.world.communicator is not in_this_thread.communicator:
+            own = in_this_thread.world = MPIWorld(in_this_thread.communicator)
+        return own
     if not _of_process:
         with _lock:
             if not _of_process:
                 from ..launch.spawn import init  # not in a page, where there are no processes
 
-                _of_process.append(MPIWorld(init(timeout=_timeout())))
+                made = MPIWorld(init(timeout=_timeout()))
+                _of_process.append(made)
+                know({world_state: made.world, own_state: made.alone})
     return _of_process[0]
+
+
+def world_state() -> CommunicatorState:
+    return world().world
+
+
+def own_state() -> CommunicatorState:
+    return world().alone
 
 
 def world_rank() -> int:
@@ -110,7 +121,10 @@ def Finalize() -> None:
     if here.is_over:
         raise error("ERR_OTHER", "Finalize was called before")
     here.alone.attributes.delete_all(None)
-    here.is_over = here.world.is_over = here.alone.is_over = True
+    here.is_over = True
+    for state in (here.world, here.alone):
+        state.is_over = True
+        state.leave_to_python()
 
 
 def Is_initialized() -> bool:

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from .. import _native
 from ..communicator.communicator import Communicator
+from ..engines.shared_memory.engine import SharedMemory
 from .data.attributes import Attributes
 from .failures import ERRORS_RETURN, is_of_mpi
 from .requests import EMPTY, Arrived, PendingRequest
@@ -34,7 +36,18 @@ class CommunicatorState:
         self.is_over = False  # of the world, and of each rank's own: the program has called Finalize
         self._worker: _Worker | None = None
         self.messages = communicator.engine.messages
+        self.calls = self._compiled()
         self.rank, self.size = communicator.rank, communicator.size
+
+    def _compiled(self) -> Any:
+        """What the extension needs for the calls that it makes without Python; None if it makes none."""
+        engine = self.communicator.engine
+        return _native.MpiCalls(engine.native, engine.messages) if isinstance(engine, SharedMemory) else None
+
+    def leave_to_python(self) -> None:
+        """Leave all further calls to Python, which says why it refuses them."""
+        if self.calls is not None:
+            self.calls.is_open = False
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Make a collective call, after those that run in the background."""
@@ -45,6 +58,8 @@ class CommunicatorState:
     def begin(self, call: Callable[[], Any], fail: Callable[[BaseException], NoReturn]) -> PendingRequest:
         """Make a collective call in the background, after those that were begun before; `fail` raises its error."""
         if self._worker is None:
+            if self.calls is not None:
+                self.calls.is_queued = True
             self._worker = _Worker()
         return self._worker.begin(call, fail)
 
