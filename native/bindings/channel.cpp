@@ -128,12 +128,10 @@ class PyChannel : public MessageEntry {
         return nb::make_tuple(message.source, message.tag, message.elements);
     }
 
-    // Of a take, with the bytes that it received. They belong to Python then.
+    // Of a take.
     static nb::tuple with_data(Operation& operation) {
-        char* bytes = operation.own.release();
-        nb::capsule owner(bytes, [](void* memory) noexcept { delete[] static_cast<char*>(memory); });
-        nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> array(bytes, {operation.bytes()}, owner);
-        return nb::make_tuple(operation.message.source, operation.message.tag, operation.message.elements, array);
+        const Message& message = operation.message;
+        return nb::make_tuple(message.source, message.tag, message.elements, data_of(operation));
     }
 
     static void address(Operation& operation, Operation::Kind kind, const char* name, nb::handle peer, nb::handle tag) {
@@ -209,6 +207,13 @@ Message MessageEntry::finished(PyOperation& job, Clock::duration limit) {
     }
     job.array = Array();
     return received;
+}
+
+nb::object data_of(Operation& taken) {
+    const size_t bytes = taken.bytes();
+    char* data = taken.own.release();
+    nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<char*>(memory); });
+    return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {bytes}, owner));
 }
 
 bool MessageEntry::poll(PyOperation& job) {

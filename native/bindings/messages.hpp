@@ -52,6 +52,9 @@ class MessageEntry {
     std::unique_ptr<Channel> native_;  // last, so that it ends before what it uses
 };
 
+// The bytes that a take has received. They belong to Python then.
+nanobind::object data_of(Operation& taken);
+
 MessageEntry& messages_of(nanobind::handle channel);
 
 }  // namespace allfold

@@ -65,9 +65,9 @@ class Collective {
         source_ = memory_of(given_[place], false);
         return source_ && source_->dtype == job_.output->dtype && source_->elements == job_.output->elements;
     }
-    // The same in memory of the call's own: the caller's array, which is the output now, stays as it is.
+    // The call works in memory of its own: MPI's array stays as it is.
     void work_aside() {
-        source_ = std::move(job_.output);
+        if (!source_) source_ = std::move(job_.output);
         job_.output.emplace(aside(source_->elements, source_->dtype));
     }
     // The input is a copy of a part of the output.

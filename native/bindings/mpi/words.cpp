@@ -127,6 +127,7 @@ void learn(const nb::dict& facts) {
     known.in_thread = facts["in_thread"];
     known.in_place = kept("in_place");
     known.arrived = kept("arrived");
+    known.loaded = kept("loaded");
     known.sum = kept("sum");
     known.any_source = nb::cast<long>(facts["any_source"]);
     known.any_tag = nb::cast<long>(facts["any_tag"]);

@@ -28,7 +28,7 @@ struct Known {
     std::unordered_map<PyObject*, std::array<PyObject*, dtype_count>> ops;  // the engine's numbers, or null
     std::vector<std::pair<PyObject*, nb::object>> worlds;                   // what finds a communicator, and its calls
     nb::object in_thread;                                                   // its `communicator` is that of this thread
-    PyObject *in_place = nullptr, *sum = nullptr, *arrived = nullptr;
+    PyObject *in_place = nullptr, *sum = nullptr, *arrived = nullptr, *loaded = nullptr;
     long any_source = 0, any_tag = 0, highest_tag = 0;
 };
 extern Known& known;

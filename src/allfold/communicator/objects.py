@@ -1,7 +1,7 @@
 """Collectives on Python objects: anything that can be pickled, of any size, which may differ from rank to rank.
 
-Built on collectives of bytes, so they work wherever those do. Lengths are exchanged first. If one rank's object cannot
-be pickled, all ranks raise `UsageError`, and nobody waits. Objects are unpickled as they come, from ranks of this run
+Built on collectives of bytes, so they work wherever those do. Lengths are exchanged first, together with the objects if
+all are small. If one rank's object cannot be pickled, all ranks raise `UsageError`, and nobody waits. Objects are unpickled as they come, from ranks of this run
 only. Arrays travel faster by the collectives for arrays.
 """
 
@@ -12,6 +12,7 @@ import operator
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,14 @@ from ..errors import UsageError, raised_by_handler
 from ..wording import name_ranks, suggest
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Content = bytes | bytearray | memoryview
 
 _FOLDS: dict[str, Callable[[Any, Any], Any]] = {"sum": operator.add, "product": operator.mul, "min": min, "max": max}
 _UNPICKLABLE = -1  # in place of a length
 _MOST_PADDING = 1 << 20  # bytes
+_BLOCK = 512  # bytes of the first exchange: a length, and the bytes of an object if they fit
+_LENGTH = Struct("q")
+_ROOM = _BLOCK - _LENGTH.size
 
 
 class Objects:
@@ -50,8 +55,10 @@ class Objects:
         >>> comm.gather_object(f"from rank {comm.rank}")
         ['from rank 0', 'from rank 1']
         """
-        own, lengths = self._lengths("gather_object", *_packed(value), timeout)
-        longest = int(lengths.max())
+        own, lengths, blocks = self._exchange("gather_object", *_packed(value), timeout)
+        longest = max(lengths)
+        if longest <= _ROOM:
+            return _loaded("gather_object", _contents(blocks, lengths)) if self.rank == root else None
         everyone = np.empty((self.size, longest), np.uint8) if self.rank == root else None
         self.gather(_padded(own, longest), everyone, root=root, timeout=timeout)
         if everyone is None:
@@ -74,7 +81,7 @@ class Objects:
         >>> comm.scatter_object(["for rank 0", "for rank 1"] if comm.rank == 0 else None)
         'for rank 0'
         """
-        packed: list[Bytes | None] = [None] * self.size
+        packed: list[Content | None] = [None] * self.size
         error: Exception | None = None
         if self.rank == root:
             given = list(values) if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else []
@@ -128,72 +135,91 @@ class Objects:
     # On bytes, for what needs no pickle --------------------------------------------------------------------------------
 
     def _all_gather_bytes(
-        self, call: str, own: Bytes | None, error: Exception | None, timeout: float | None
-    ) -> list[Bytes]:
+        self, call: str, own: Content | None, error: Exception | None, timeout: float | None
+    ) -> list[memoryview]:
         """The bytes of all ranks, by rank, of any length; None, with the error, if this rank has none."""
-        own, lengths = self._lengths(call, own, error, timeout)
-        longest, total = int(lengths.max()), int(lengths.sum())
+        own, lengths, blocks = self._exchange(call, own, error, timeout)
+        longest, total = max(lengths), sum(lengths)
+        if longest <= _ROOM:
+            return _contents(blocks, lengths)
         if self.size * longest <= 2 * total + _MOST_PADDING:
             everyone = np.empty((self.size, longest), np.uint8)
             self.all_gather(_padded(own, longest), everyone, timeout=timeout)
-            return [everyone[rank, :end] for rank, end in enumerate(lengths)]
+            return [everyone[rank, :end].data for rank, end in enumerate(lengths)]
         # One is far longer than the others: padded to its length, they would take much memory.
-        parts = [own if rank == self.rank else np.empty(end, np.uint8) for rank, end in enumerate(lengths)]
+        parts = [bytearray(own) if rank == self.rank else bytearray(end) for rank, end in enumerate(lengths)]
         for rank, part in enumerate(parts):
             self.broadcast(part, root=rank, timeout=timeout)
-        return parts
+        return [memoryview(part) for part in parts]
 
     def _broadcast_bytes(
-        self, call: str, own: Bytes | None, error: Exception | None, root: int, timeout: float | None
-    ) -> Bytes:
+        self, call: str, own: Content | None, error: Exception | None, root: int, timeout: float | None
+    ) -> memoryview:
         """The root's bytes."""
-        length = np.array([_length(own)], np.int64)
-        self.broadcast(length, root=root, timeout=timeout)
-        if length[0] == _UNPICKLABLE:
+        block = _block(own) if self.rank == root else bytearray(_BLOCK)
+        self.broadcast(block, root=root, timeout=timeout)
+        (length,) = _LENGTH.unpack_from(block)
+        if length == _UNPICKLABLE:
             raise _refusal(call, [root], error)
-        content = np.empty(length[0], np.uint8) if own is None else own
+        if length <= _ROOM:
+            return memoryview(block)[_LENGTH.size : _LENGTH.size + length]
+        content = bytearray(length if own is None else own)
         self.broadcast(content, root=root, timeout=timeout)
-        return content
+        return memoryview(content)
 
-    def _lengths(
-        self, call: str, own: Bytes | None, error: Exception | None, timeout: float | None
-    ) -> tuple[Bytes, np.ndarray[Any, Any]]:
-        """This rank's bytes, and the lengths of all ranks' bytes."""
-        lengths = np.empty(self.size, np.int64)
-        self.all_gather(np.array([_length(own)], np.int64), lengths, timeout=timeout)
-        wrong = [rank for rank, length in enumerate(lengths) if length == _UNPICKLABLE]
-        if wrong or own is None:
-            raise _refusal(call, wrong, error)
-        return own, lengths
+    def _exchange(
+        self, call: str, own: Content | None, error: Exception | None, timeout: float | None
+    ) -> tuple[Content, list[int], bytearray]:
+        """This rank's bytes, the lengths of all ranks' bytes, and all ranks' blocks, which hold those that fit."""
+        blocks = bytearray(_BLOCK * self.size)
+        self.all_gather(_block(own), blocks, timeout=timeout)
+        lengths: list[int] = [_LENGTH.unpack_from(blocks, start)[0] for start in range(0, len(blocks), _BLOCK)]
+        if own is None or min(lengths) == _UNPICKLABLE:
+            raise _refusal(call, [rank for rank, length in enumerate(lengths) if length == _UNPICKLABLE], error)
+        return own, lengths, blocks
 
     def _all_gather_json(self, call: str, value: Any) -> list[Any]:
-        own = np.frombuffer(bytearray(json.dumps(value).encode()), np.uint8)
+        own = json.dumps(value).encode()
         return [json.loads(part.tobytes()) for part in self._all_gather_bytes(call, own, None, None)]
 
     def _broadcast_json(self, call: str, value: Any, root: int, timeout: float | None) -> Any:
-        own = np.frombuffer(bytearray(json.dumps(value).encode()), np.uint8) if self.rank == root else None
+        own = json.dumps(value).encode() if self.rank == root else None
         return json.loads(self._broadcast_bytes(call, own, None, root, timeout).tobytes())
 
 
-def _packed(value: Any) -> tuple[Bytes | None, Exception | None]:
+def _packed(value: Any) -> tuple[bytes | None, Exception | None]:
     """An object as bytes, or why it cannot be pickled."""
     try:
         try:
-            content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL), None
         except Exception as error:  # functions without a name, and classes made inside functions
             if raised_by_handler(error):
                 raise
             import cloudpickle  # type: ignore[import-untyped]
 
-            content = cloudpickle.dumps(value)
+            return cloudpickle.dumps(value), None
     except Exception as error:
         if raised_by_handler(error):
             raise
         return None, error
-    return np.frombuffer(bytearray(content), np.uint8), None
 
 
-def _length(packed: Bytes | None) -> int:
+def _block(content: Content | None) -> bytearray:
+    block = bytearray(_BLOCK)
+    length = _length(content)
+    _LENGTH.pack_into(block, 0, length)
+    if content is not None and length <= _ROOM:
+        block[_LENGTH.size : _LENGTH.size + length] = content
+    return block
+
+
+def _contents(blocks: bytearray, lengths: Sequence[int]) -> list[memoryview]:
+    """The bytes that blocks hold."""
+    whole, starts = memoryview(blocks), range(_LENGTH.size, len(blocks), _BLOCK)
+    return [whole[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+
+
+def _length(packed: Content | None) -> int:
     return _UNPICKLABLE if packed is None else len(packed)
 
 
@@ -202,17 +228,17 @@ def _refusal(call: str, ranks: Sequence[int], error: Exception | None) -> UsageE
     return UsageError(f"{call}: the {which} of {name_ranks(ranks)} cannot be pickled" + (f": {error}" if error else ""))
 
 
-def _padded(content: Bytes, length: int) -> Bytes:
+def _padded(content: Content, length: int) -> Bytes:
     padded = np.zeros(length, np.uint8)
-    padded[: len(content)] = content
+    padded[: len(content)] = np.frombuffer(content, np.uint8)
     return padded
 
 
-def _loaded(call: str, contents: Iterable[Bytes]) -> list[Any]:
+def _loaded(call: str, contents: Iterable[Any]) -> list[Any]:
     found = []
     for content in contents:
         try:
-            found.append(pickle.loads(content.data))
+            found.append(pickle.loads(content))
         except Exception as error:
             if raised_by_handler(error):
                 raise

@@ -29,10 +29,10 @@ class Collectives(MessageCalls):
     def _fail_collective(self, problem: BaseException) -> NoReturn:
         """Raise the error of a collective call as MPI's exception, if MPI would raise it."""
 
-    def _run(self, call: Made) -> None:
+    def _run(self, call: Callable[[], Any]) -> Any:
         shared: CommunicatorState = self._need()
         try:
-            shared.run(call)
+            return shared.run(call)
         except (RuntimeError, UsageError) as problem:
             self._fail_collective(problem)
 

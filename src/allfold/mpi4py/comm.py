@@ -493,7 +493,7 @@ use(
     "Reduce_scatter_block",
 )
 use(Intracomm, "Scan", "Exscan")
-use(MessageCalls, "Send", "Rsend", "Recv", "Isend", "Irsend", "Irecv", "Sendrecv")
+use(MessageCalls, "Send", "Rsend", "Recv", "recv", "Isend", "Irsend", "Irecv", "Sendrecv")
 use(Request, "Wait", "wait", "Test", "Waitall")
 
 COMM_NULL = Comm._of(None)

@@ -18,6 +18,7 @@ from . import constants as c
 from .data.datatypes import Datatype
 from .data.memory import IN_PLACE
 from .data.ops import OPS, SUM, Op
+from .data.pickling import loaded
 from .data.predefined import TYPES, of_dtype
 from .failures import Exception as MPIException
 from .records import CommunicatorState
@@ -52,6 +53,7 @@ def _tables() -> dict[str, Any]:
         "request": Request,
         "status": Status,
         "arrived": Arrived,
+        "loaded": loaded,
         "memory": [np.ndarray, bytes, bytearray, array.array],
         "types": [(one, name) for one in TYPES.values() if (name := _engines_type(one)) is not None],
         "ops": [(one, _engines_numbers(one)) for one in OPS.values() if one],

@@ -27,37 +27,37 @@ class ObjectCalls:
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         shared = self._rooted(root)
-        return self._value(lambda: shared.communicator.broadcast_object(obj, root))
+        return self._run(lambda: shared.communicator.broadcast_object(obj, root))
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         shared = self._rooted(root)
-        return self._value(lambda: shared.communicator.gather_object(sendobj, root))  # type: ignore[no-any-return]
+        return self._run(lambda: shared.communicator.gather_object(sendobj, root))  # type: ignore[no-any-return]
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         shared = self._rooted(root)
         given = None
         if shared.rank == root:
             given = _items("scatter", sendobj, shared.size)
-        return self._value(lambda: shared.communicator.scatter_object(given, root))
+        return self._run(lambda: shared.communicator.scatter_object(given, root))
 
     def allgather(self, sendobj: Any) -> list[Any]:
         shared: CommunicatorState = self._need()
-        return self._value(lambda: shared.communicator.all_gather_object(sendobj))  # type: ignore[no-any-return]
+        return self._run(lambda: shared.communicator.all_gather_object(sendobj))  # type: ignore[no-any-return]
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         shared: CommunicatorState = self._need()
         parts = [packed(one) for one in _items("alltoall", sendobj, shared.size)]
 
         def call() -> list[Any]:
-            own = np.array([one.size for one in parts], np.int64)
+            own = np.array([len(one) for one in parts], np.int64)
             lengths = np.empty(shared.size, np.int64)
             shared.communicator.all_to_all(own, lengths)
             data = np.empty(int(lengths.sum()), np.uint8)
-            shared.communicator.all_to_all(np.concatenate(parts), data, counts=own.tolist())
+            shared.communicator.all_to_all(np.frombuffer(b"".join(parts), np.uint8), data, counts=own.tolist())
             ends = np.cumsum(lengths)
             return [pickle.loads(data[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 
-        return self._value(call)  # type: ignore[no-any-return]
+        return self._run(call)  # type: ignore[no-any-return]
 
     def reduce(self, sendobj: Any, op: Fold = SUM, root: int = 0) -> Any:
         fold = objects_of(op)
@@ -76,11 +76,6 @@ class ObjectCalls:
         fold = objects_of(op)
         before = self.allgather(sendobj)[: self._need().rank]
         return reduce(fold, before) if before else None
-
-    def _value(self, call: Callable[[], Any]) -> Any:
-        found: list[Any] = []
-        self._run(lambda: found.append(call()))
-        return found[0]
 
 
 def _items(name: str, given: Any, size: int) -> list[Any]:

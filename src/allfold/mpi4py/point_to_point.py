@@ -383,27 +383,22 @@ class MessageCalls(MPIHandle, ABC):
     # Objects ---------------------------------------------------------------------------------------------------------
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self.Send([packed(obj), _BYTE] if dest != c.PROC_NULL else None, dest, tag)
+        self.Send(packed(obj) if dest != c.PROC_NULL else None, dest, tag)
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._to(dest, tag)
-        self.Ssend([packed(obj), _BYTE], dest, tag)
+        self.Ssend(packed(obj), dest, tag)
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._to(dest, tag)
-        self.Bsend([packed(obj), _BYTE], dest, tag)
+        self.Bsend(packed(obj), dest, tag)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        self._to(dest, tag)
-        return self.Isend([packed(obj), _BYTE], dest, tag)
+        return self.Isend(packed(obj), dest, tag)
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        self._to(dest, tag)
-        return self.Issend([packed(obj), _BYTE], dest, tag)
+        return self.Issend(packed(obj), dest, tag)
 
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        self._to(dest, tag)
-        return self.Ibsend([packed(obj), _BYTE], dest, tag)
+        return self.Ibsend(packed(obj), dest, tag)
 
     def recv(
         self, buf: Any = None, source: int = c.ANY_SOURCE, tag: int = c.ANY_TAG, status: Status | None = None
@@ -564,6 +559,3 @@ def _too_long(arrived: Arrived, room: int) -> BaseException:
 def kind_of(problem: AllfoldError) -> str | None:
     """The error class for a message, if it differs from that for a collective."""
     return "ERR_TRUNCATE" if isinstance(problem, MismatchError) and "has room for" in str(problem) else None
-
-
-_BYTE: Any = "B"

@@ -281,7 +281,7 @@ class Topocomm(Intracomm):
         plan = shared.topology.exchange(_ALLTOALL, shared.rank, shared.size)
 
         def call() -> list[Any]:
-            data = {chunk: packed(given[place]) for chunk, place in plan.given.items()}
+            data = {chunk: np.frombuffer(packed(given[place]), np.uint8) for chunk, place in plan.given.items()}
             sends = [
                 shared.messages.start(True, data[chunk], target, chunk, None, NEIGHBOURS)
                 for chunk, target in plan.sends
@@ -295,7 +295,7 @@ class Topocomm(Intracomm):
                 shared.messages.wait(one, None)
             return found
 
-        return self._value(call)  # type: ignore[no-any-return]
+        return self._run(call)  # type: ignore[no-any-return]
 
 
 class Cartcomm(Topocomm):

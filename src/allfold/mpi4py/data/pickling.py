@@ -6,8 +6,6 @@ import pickle as _pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from .memory import buffer
 
 
@@ -55,13 +53,13 @@ class Pickle:
 pickle = Pickle()
 
 
-def packed(value: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.frombuffer(pickle.dumps(value), np.uint8)
+def packed(value: Any) -> bytes:
+    return pickle.dumps(value)
 
 
 def loaded(data: Any) -> Any:
     """The object of a message; None if the message is empty."""
-    return pickle.loads(data) if data.size else None
+    return pickle.loads(data) if len(data) else None
 
 
 def rebuilt(combiner: str, base: Any, parameters: dict[str, Any]) -> Any:
