@@ -26,6 +26,9 @@ class Array {
     Array(const Array&) = delete;
     ~Array();
 
+    // The format of the buffer, in the characters of the struct module; null where the array has none.
+    const char* format() const { return held_ ? view_.format : nullptr; }
+
     void* data = nullptr;
     size_t elements = 0;
     DType dtype = DType::float32;

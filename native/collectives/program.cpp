@@ -48,6 +48,9 @@ class Checker {
         for (uint32_t& chunk : p.length_of) chunk %= p.chunks;
         p.most_sources = slots(p.sources, p.reads_peers, false);
         p.most_destinations = slots(p.destinations, p.writes_peers, true);
+        p.writes_own_output =
+            std::any_of(p.destinations.items.begin(), p.destinations.items.end(),
+                        [&](const Slot& slot) { return slot.rank == p.rank && slot.space == Space::output; });
         waits(p.waits);
         waits(p.reuse);
         for (const Wait& wait : p.leave) wait_for(wait);

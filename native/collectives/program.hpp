@@ -101,6 +101,7 @@ struct Program {
     uint32_t stride = 0;  // the longest program of any rank: what a segment adds to everyone's progress
     uint32_t most_sources = 0, most_destinations = 0;  // of one instruction
     std::vector<uint8_t> reads_peers, writes_peers;    // true if an instruction accesses arrays of other ranks
+    bool writes_own_output = false;                    // true if an instruction of this rank does
     std::vector<uint32_t> datum_of;                    // where ranks exchange; elsewhere it is length_of
     // In arrays, every piece of data is in its own place, never in that of another one, so slices may differ in length.
     bool keeps_places = true;

@@ -54,18 +54,18 @@ void CallEntry::prepare(Job& job, int collective, nb::handle input, nb::handle o
         job.set({*native_, native_->rank(), native_->size()}, collective, op, root, counts);
     });
     if (!algorithm.is_none()) job.algorithm = nb::cast<std::string>(algorithm);
-    set_programs(job, algorithm.is_none());
+    set_programs(job);
 }
 
 void CallEntry::prepare_taken(Job& job, int collective, nb::handle op, int root) {
     job.call.timeout = timeout_;
     job.set({*native_, native_->rank(), native_->size()}, collective, op, root, Py_None);
-    set_programs(job, true);
+    set_programs(job);
 }
 
-void CallEntry::set_programs(Job& job, bool chosen_by_engine) {
-    job.call.algorithm = job.algorithm.c_str();
-    job.plan = plans_.set_programs(job.call, chosen_by_engine ? nullptr : &job.algorithm);
+void CallEntry::set_programs(Job& job) {
+    job.call.algorithm = job.algorithm ? job.algorithm->c_str() : "";
+    job.plan = plans_.set_programs(job.call, job.algorithm ? &*job.algorithm : nullptr);
     job.set_parts();
 }
 

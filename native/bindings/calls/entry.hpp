@@ -46,7 +46,7 @@ class CallEntry {
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                  nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false,
                  nb::handle counts = Py_None);
-    // The same for a job that has its arrays, where the engine chooses the algorithm.
+    // The same for a job that has its arrays and, unless the engine chooses, the name of its algorithm.
     void prepare_taken(Job& job, int collective, nb::handle op, int root);
     void perform(Job& job);
 
@@ -76,7 +76,7 @@ class CallEntry {
 
   protected:
     void let_worker_go();
-    void set_programs(Job& job, bool chosen_by_engine);
+    void set_programs(Job& job);
 
     nb::object long_way_, failed_;
     Clock::duration timeout_;

@@ -35,7 +35,8 @@ struct Job {
 
     Call call{};
     std::optional<Array> input, output;
-    std::string algorithm, op_name;
+    std::optional<std::string> algorithm;  // none if the engine chooses it
+    std::string op_name;
     std::shared_ptr<Plan> plan;
     // The lengths of the slices and their digest, if they differ in length.
     std::vector<uint64_t> counts;

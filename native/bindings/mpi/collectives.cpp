@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "bindings/calls/communicator.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/mpi/words.hpp"
 
@@ -60,10 +61,28 @@ class Collective {
         return op_.is_valid();
     }
 
+    // The output of a reduction; an input of it must have the same type of MPI.
+    bool set_result(size_t place) {
+        job_.output = memory_of(given_[place], true, 1, &type_);
+        return job_.output && type_;
+    }
+    bool set_reduced(size_t place, uint32_t blocks = 1) {
+        PyObject* type = nullptr;
+        job_.input = memory_of(given_[place], false, blocks, &type);
+        return job_.input && type == type_;
+    }
     // The input is copied to the output before the call, which works there. False if they differ.
     bool starts_from(size_t place) {
-        source_ = memory_of(given_[place], false);
-        return source_ && source_->dtype == job_.output->dtype && source_->elements == job_.output->elements;
+        if (!set_reduced(place)) return false;
+        source_ = std::move(job_.input);
+        job_.input.reset();
+        return source_->elements == job_.output->elements;
+    }
+    // Reduce; on ranks without a result, the output is the caller's input.
+    nb::object reduce(bool only_reads) {
+        only_reads_ = only_reads;
+        if (bytes_of(*job_.output) >= calls_->from_bytes) job_.algorithm = calls_->reduces_by;
+        return run(numbers().reduce);
     }
     // The call works in memory of its own: MPI's array stays as it is.
     void work_aside() {
@@ -93,6 +112,10 @@ class Collective {
             return true;
         });
         if (!good) return {};
+        if (only_reads_ && writes_output()) {
+            work_aside();
+            job_.call.output = job_.output->data;
+        }
         nb::object made = calls_->entry.telling([&] {
             copy_source();
             calls_->entry.perform(job_);
@@ -103,6 +126,14 @@ class Collective {
     }
 
   private:
+    bool writes_output() const {
+        const Call& call = job_.call;
+        for (const Program* program : {call.private_program, call.readable_program})
+            if (program && program->writes_own_output) return true;
+        // In shared memory, peers may write there.
+        return call.shared_program &&
+               communicator_of(calls_->communicator).in_shared_memory(call.output, bytes_of(*job_.output));
+    }
     bool taken(std::optional<Array>& array, size_t place, bool writable, uint32_t blocks) {
         array = memory_of(given_[place], writable, blocks);
         return array.has_value();
@@ -120,7 +151,9 @@ class Collective {
     Job job_;
     std::optional<Array> source_;
     nb::handle op_;
+    PyObject* type_ = nullptr;
     long root_ = 0;
+    bool only_reads_ = false;
 };
 
 nb::object barrier(const Given& given) {
@@ -134,10 +167,11 @@ nb::object bcast(const Given& given) {
 }
 
 // Of reductions on ranks that have a result: sendbuf, recvbuf, op.
+bool has_result(Collective& call) {
+    return call && call.set_result(1) && call.set_op(2) && (call.is_in_place(0) || call.starts_from(0));
+}
 nb::object reduced_to(Collective& call, int collective) {
-    if (!call || !call.set_output(1) || !call.set_op(2)) return {};
-    if (!call.is_in_place(0) && !call.starts_from(0)) return {};
-    return call.run(collective);
+    return has_result(call) ? call.run(collective) : nb::object();
 }
 
 nb::object allreduce(const Given& given) {
@@ -154,7 +188,7 @@ nb::object scan(const Given& given) {
 nb::object exscan(const Given& given) {
     Collective call(given);
     if (!call || call.rank() > 0 || call.is_in_place(0)) return reduced_to(call, numbers().exscan);
-    if (!call.set_output(1) || !call.set_op(2) || !call.starts_from(0)) return {};
+    if (!call.set_result(1) || !call.set_op(2) || !call.starts_from(0)) return {};
     call.work_aside();
     return call.run(numbers().exscan);
 }
@@ -162,15 +196,13 @@ nb::object exscan(const Given& given) {
 nb::object reduce(const Given& given) {
     Collective call(given);
     if (!call || !call.set_root(3)) return {};
-    if (call.is_root()) return reduced_to(call, numbers().reduce);
-    // The engine works in the arrays of all ranks, and MPI's input is for reading.
+    if (call.is_root()) return has_result(call) ? call.reduce(false) : nb::object();
     Job& job = call.job();
     if (call.is_in_place(0) || !call.set_input(0)) return {};
     job.output = std::move(job.input);
     job.input.reset();
     if (!call.set_op(2)) return {};
-    call.work_aside();
-    return call.run(numbers().reduce);
+    return call.reduce(true);
 }
 
 nb::object allgather(const Given& given) {
@@ -222,7 +254,7 @@ nb::object scatter(const Given& given) {
 
 nb::object reduce_scatter_block(const Given& given) {
     Collective call(given);
-    if (!call || call.is_in_place(0) || !call.set_output(1) || !call.set_op(2) || !call.set_input(0, call.size()))
+    if (!call || call.is_in_place(0) || !call.set_result(1) || !call.set_op(2) || !call.set_reduced(0, call.size()))
         return {};
     return call.run(numbers().reduce_scatter);
 }

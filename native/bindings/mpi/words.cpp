@@ -1,5 +1,8 @@
 #include "bindings/mpi/words.hpp"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <deque>
 #include <string>
@@ -109,6 +112,14 @@ nb::object compiled(nb::handle type, const std::string& name, nb::handle functio
     throw nb::value_error("there is no such method");
 }
 
+// MPI's type for the elements of an array, by their format in the buffer protocol; null if there is none.
+PyObject* type_of_code(const char* format) {
+    if (!format) return known.byte;
+    if (*format == '@' || *format == '=' || *format == '<') ++format;
+    auto found = known.types_by_code.find(format);
+    return found == known.types_by_code.end() ? nullptr : found->second;
+}
+
 PyTypeObject* type_in(nb::handle object) { return reinterpret_cast<PyTypeObject*>(object.inc_ref().ptr()); }
 
 void learn(const nb::dict& facts) {
@@ -117,6 +128,9 @@ void learn(const nb::dict& facts) {
     known.request = type_in(facts["request"]);
     known.status = type_in(facts["status"]);
     for (nb::handle one : nb::list(facts["memory"])) known.memory.push_back(type_in(one));
+    for (nb::handle one : nb::list(facts["bytes"])) known.bytes.push_back(type_in(one));
+    for (auto [code, type] : nb::dict(facts["types_by_code"]))
+        known.types_by_code[nb::cast<std::string>(code)] = type.inc_ref().ptr();
     for (nb::handle pair : nb::list(facts["types"]))
         known.types[nb::object(pair[0]).release().ptr()] = dtype_named(pair[1]);
     for (nb::handle pair : nb::list(facts["ops"])) {
@@ -129,6 +143,7 @@ void learn(const nb::dict& facts) {
     known.arrived = kept("arrived");
     known.loaded = kept("loaded");
     known.sum = kept("sum");
+    known.byte = kept("byte");
     known.any_source = nb::cast<long>(facts["any_source"]);
     known.any_tag = nb::cast<long>(facts["any_tag"]);
     known.highest_tag = nb::cast<long>(facts["highest_tag"]);
@@ -136,9 +151,10 @@ void learn(const nb::dict& facts) {
 
 }  // namespace
 
-Calls::Calls(nb::object of_communicator, nb::object of_channel)
+Calls::Calls(nb::object of_communicator, nb::object of_channel, std::optional<std::string> reduces_by,
+             size_t from_bytes)
     : communicator(std::move(of_communicator)), channel(std::move(of_channel)), entry(entry_of(communicator)),
-      messages(messages_of(channel)) {
+      messages(messages_of(channel)), reduces_by(std::move(reduces_by)), from_bytes(from_bytes) {
     rank = communicator_of(communicator).rank();
     size = communicator_of(communicator).size();
 }
@@ -175,7 +191,7 @@ Calls* calls_of(nb::handle communicator, nb::object& keep) {
     return found->is_open ? found : nullptr;
 }
 
-std::optional<Array> memory_of(PyObject* message, bool writable, uint32_t blocks) {
+std::optional<Array> memory_of(PyObject* message, bool writable, uint32_t blocks, PyObject** mpi_type) {
     if (!message) return std::nullopt;
     PyObject *memory = message, *count = nullptr, *type = nullptr;
     const bool is_list = PyList_CheckExact(message);
@@ -189,7 +205,11 @@ std::optional<Array> memory_of(PyObject* message, bool writable, uint32_t blocks
         if (count == Py_None) count = nullptr;
         if (count && !PyLong_CheckExact(count)) return std::nullopt;
     }
-    if (std::find(known.memory.begin(), known.memory.end(), Py_TYPE(memory)) == known.memory.end()) return std::nullopt;
+    auto is_one_of = [&](const std::vector<PyTypeObject*>& kinds) {
+        return std::find(kinds.begin(), kinds.end(), Py_TYPE(memory)) != kinds.end();
+    };
+    const bool is_bytes = !is_one_of(known.memory);
+    if (is_bytes && !is_one_of(known.bytes)) return std::nullopt;
     std::optional<DType> as;
     if (type) {
         auto found = known.types.find(type);
@@ -215,6 +235,7 @@ std::optional<Array> memory_of(PyObject* message, bool writable, uint32_t blocks
     }
     if (items == 0) return std::nullopt;
     made->elements = items * blocks;
+    if (mpi_type) *mpi_type = type ? type : is_bytes ? known.byte : type_of_code(made->format());
     return made;
 }
 
@@ -233,7 +254,8 @@ void bind_mpi_requests(nb::module_& module);
 void bind_mpi(nb::module_& module) {
     using mpi::Calls;
     nb::class_<Calls>(module, "MpiCalls")
-        .def(nb::init<nb::object, nb::object>())
+        .def(nb::init<nb::object, nb::object, std::optional<std::string>, size_t>(), nb::arg("communicator"),
+             nb::arg("channel"), nb::arg("reduces_by").none(), nb::arg("from_bytes"))
         .def_rw("is_open", &Calls::is_open)
         .def_rw("is_queued", &Calls::is_queued);
     bind_mpi_requests(module);

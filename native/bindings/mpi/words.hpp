@@ -11,6 +11,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -25,17 +26,20 @@ struct Known {
     PyTypeObject *state = nullptr, *request = nullptr, *status = nullptr;
     std::vector<PyTypeObject*> memory;                                      // types of objects with memory
     std::unordered_map<PyObject*, DType> types;                             // predefined, as the engine has them
+    std::unordered_map<std::string, PyObject*> types_by_code;               // of arrays
+    std::vector<PyTypeObject*> bytes;                                       // types of memory whose elements are bytes
     std::unordered_map<PyObject*, std::array<PyObject*, dtype_count>> ops;  // the engine's numbers, or null
     std::vector<std::pair<PyObject*, nb::object>> worlds;                   // what finds a communicator, and its calls
     nb::object in_thread;                                                   // its `communicator` is that of this thread
-    PyObject *in_place = nullptr, *sum = nullptr, *arrived = nullptr, *loaded = nullptr;
+    PyObject *byte = nullptr, *in_place = nullptr, *sum = nullptr, *arrived = nullptr, *loaded = nullptr;
     long any_source = 0, any_tag = 0, highest_tag = 0;
 };
 extern Known& known;
 
 // The native parts of one communicator.
 struct Calls {
-    Calls(nb::object communicator, nb::object channel);
+    // `reduces_by`: the algorithm of Reduce from a size on, if it is not the engine's choice. See records.py.
+    Calls(nb::object communicator, nb::object channel, std::optional<std::string> reduces_by, size_t from_bytes);
 
     bool is_open = true;     // not revoked, freed or finalized
     bool is_queued = false;  // collectives must wait behind those in the background
@@ -43,6 +47,8 @@ struct Calls {
     nb::object communicator, channel;
     CallEntry& entry;
     MessageEntry& messages;
+    std::optional<std::string> reduces_by;
+    size_t from_bytes;
 };
 
 // One call of a method: its object, and its arguments by position, null where none was given.
@@ -70,8 +76,9 @@ extern const std::vector<Word> collective_words, message_words, request_words;
 Calls* calls_of(nb::handle communicator, nb::object& keep);
 
 // The memory of a message of MPI: an array, [array, type], [array, count] or [array, count, type]; without a count, it
-// holds `blocks` messages. Nothing for everything else.
-std::optional<Array> memory_of(PyObject* message, bool writable, uint32_t blocks = 1);
+// holds `blocks` messages. Nothing for everything else. `type`: becomes MPI's type, of which several can be one of the
+// engine's.
+std::optional<Array> memory_of(PyObject* message, bool writable, uint32_t blocks = 1, PyObject** type = nullptr);
 
 inline size_t bytes_of(const Array& array) { return array.elements * size_of(array.dtype); }
 

@@ -65,7 +65,9 @@ class Deferred:
 class MpiCalls:
     is_open: bool
     is_queued: bool
-    def __init__(self, communicator: Communicator, channel: Channel, /) -> None: ...
+    def __init__(
+        self, communicator: Communicator, channel: Channel, reduces_by: str | None, from_bytes: int, /
+    ) -> None: ...
 
 class Prepared: ...
 

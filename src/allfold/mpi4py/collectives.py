@@ -241,7 +241,10 @@ class Collectives(MessageCalls):
         is_root = shared.rank == root
         if is_root:
             made = _reduced_there(
-                lambda *given: shared.communicator.reduce(given[0], root, given[1]), sendbuf, recvbuf, op
+                lambda buf, op: shared.communicator.reduce(buf, root, op, shared.algorithm_of_reduce(buf.nbytes)),
+                sendbuf,
+                recvbuf,
+                op,
             )
             if made is not None:
                 return made
@@ -354,12 +357,13 @@ class _Reduction:
             raise TypeError(f"expected an Op, not {type(op).__name__}")
         self.operation, self.datatype = op._need(), block.datatype
         self.communicator, self.rank, self.size = shared.communicator, shared.rank, shared.size
+        self.algorithm = shared.algorithm_of_reduce
         self.engines = self.operation.for_engine(self.datatype)
         self.dtype = self.datatype.layout.native
 
     def to_one(self, data: Bytes, root: int) -> Bytes:
         if self.engines is not None:
-            self.communicator.reduce(data.view(self.dtype), root, self.engines)
+            self.communicator.reduce(data.view(self.dtype), root, self.engines, self.algorithm(data.size))
             return data
         everything = np.empty((self.size, data.size), np.uint8) if self.rank == root else None
         self.communicator.gather(data, everything, root)

@@ -19,7 +19,7 @@ from .data.datatypes import Datatype
 from .data.memory import IN_PLACE
 from .data.ops import OPS, SUM, Op
 from .data.pickling import loaded
-from .data.predefined import TYPES, of_dtype
+from .data.predefined import BYTE, TYPES, TYPES_BY_CODE, of_dtype
 from .failures import Exception as MPIException
 from .records import CommunicatorState
 from .requests import Arrived, Request, Status
@@ -54,8 +54,11 @@ def _tables() -> dict[str, Any]:
         "status": Status,
         "arrived": Arrived,
         "loaded": loaded,
-        "memory": [np.ndarray, bytes, bytearray, array.array],
+        "memory": [np.ndarray, array.array],
+        "bytes": [bytes, bytearray],
+        "byte": BYTE,
         "types": [(one, name) for one in TYPES.values() if (name := _engines_type(one)) is not None],
+        "types_by_code": TYPES_BY_CODE,
         "ops": [(one, _engines_numbers(one)) for one in OPS.values() if one],
         "sum": SUM,
         "in_place": IN_PLACE,

@@ -76,16 +76,6 @@ class VectorSpec:
         ]
 
 
-_datatypes: dict[np.dtype[Any], Datatype] = {}
-
-
-def _known(dtype: np.dtype[Any]) -> Datatype | None:
-    found = of_dtype(dtype)
-    if found is not None:
-        _datatypes[dtype] = found
-    return found
-
-
 def plain(spec: Any, written: bool) -> Datatype | None:
     """The datatype of a message that is a whole array in one piece; None for all others."""
     if type(spec) is not np.ndarray:
@@ -93,7 +83,7 @@ def plain(spec: Any, written: bool) -> Datatype | None:
     flags = spec.flags
     if not flags.c_contiguous or (written and not flags.writeable) or not spec.size:
         return None
-    return _datatypes.get(spec.dtype) or _known(spec.dtype)
+    return of_dtype(spec.dtype)  # not cached by dtype: those of long and long long are equal
 
 
 def simple(spec: Any, written: bool, blocks: int = 1) -> BufferSpec:
