@@ -2,10 +2,11 @@
 
     python benchmarks/mpi_words.py                                      2 ranks, five rounds in turns
     python benchmarks/mpi_words.py --ranks 4 --mpi ENVIRONMENT/bin/python
+    python benchmarks/mpi_words.py --mpirun FOLDER/bin/mpirun           if it is not beside that Python
 
 In every round, allfold and then MPI run the whole program. A figure is the median of the rounds, each the median of many
 calls; the ratio is the median of the ratios of the rounds, MPI's time divided by allfold's. Only ratios mean anything on a
-machine that does other work.
+machine that does other work; with --bind, every rank of both stays on one core there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -26,12 +28,15 @@ BLOCKS = 15
 Row = tuple[str, int, float]
 
 
-def rank(largest: int) -> None:
+def rank(largest: int, bind: bool) -> None:
     import numpy as np
     from mpi4py import MPI  # type: ignore[import-not-found, unused-ignore]
 
     world = MPI.COMM_WORLD
     me, size = world.rank, world.size
+    if bind:
+        cores = range(os.cpu_count() or 1)
+        os.sched_setaffinity(0, {cores[me % len(cores)]})
 
     def measure(call: Callable[[], Any], bytes: int) -> float:
         turns = max(1, min(200, (4 << 20) // max(bytes, 1)))
@@ -92,15 +97,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--largest", type=int, default=SIZES[-1], metavar="BYTES")
     parser.add_argument("--mpi", default=sys.executable, metavar="PYTHON", help="an environment with mpi4py and an MPI")
+    parser.add_argument("--mpirun", metavar="PATH", help="its launcher; without it, the one beside that Python, or on PATH")
+    parser.add_argument("--bind", action="store_true", help="keep every rank on one core")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
-        return rank(arguments.largest)
-    own = [__file__, "--rank", "--largest", str(arguments.largest)]
+        return rank(arguments.largest, arguments.bind)
+    own = [__file__, "--rank", "--largest", str(arguments.largest), *(["--bind"] if arguments.bind else [])]
     many = str(arguments.ranks)
     allfold = [sys.executable, "-m", "allfold", "run", "-n", many, "--", sys.executable, "-m", "allfold.mpi4py", *own]
-    launcher = [str(Path(arguments.mpi).parent / "mpirun"), "-n", many]
-    theirs = [*launcher, "--allow-run-as-root", "--oversubscribe", arguments.mpi, *own]
+    mpirun = arguments.mpirun or shutil.which("mpirun", path=str(Path(arguments.mpi).parent)) or shutil.which("mpirun")
+    if mpirun is None:
+        parser.error(f"there is no mpirun beside {arguments.mpi}: make bench-peers installs one; --mpirun names another")
+    mpi = subprocess.run([mpirun, "--version"], check=True, capture_output=True, text=True).stdout.strip().splitlines()[0]
+    options = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in mpi else []
+    theirs = [mpirun, "-n", many, *options, arguments.mpi, *own]
     times: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for _ in range(arguments.rounds):
         found = []
@@ -111,7 +122,7 @@ def main() -> None:
             times.setdefault(key, []).append((took, found[1][key]))
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     cores, day = len(os.sched_getaffinity(0)), time.strftime("%Y-%m-%d")
-    print(f"# {many} ranks, {arguments.rounds} rounds, {cores} cores, load {load}, {day}")
+    print(f"# {mpi}; {many} ranks, {arguments.rounds} rounds, {cores} cores, load {load}, {day}")
     print(f"{'call':<24} {'bytes':>10} {'allfold µs':>12} {'MPI µs':>12} {'MPI ÷ allfold':>14}")
     for (name, size), pairs in times.items():
         ours, others = (statistics.median(pair[which] for pair in pairs) * 1e6 for which in (0, 1))

@@ -71,6 +71,19 @@ def on_objects(comm: Communicator) -> None:
         *[1] * (ranks - 1),
     ]
     assert comm.all_gather_object(None) == [None] * ranks
+    for length in (
+        450,
+        480,
+        490,
+        495,
+        500,
+        505,
+        520,
+    ):  # around what the first exchange holds, with and without pickle's own
+        texts = ["x" * (length + place) for place in range(ranks)]
+        assert comm.all_gather_object(texts[rank]) == texts
+        assert comm.gather_object(texts[rank], root=1) == (texts if rank == 1 else None)
+        assert comm.broadcast_object(texts[rank], root=1) == texts[1]
     assert comm.broadcast_object(Mine(rank), root=1).rank == 1
     assert comm.broadcast_object((lambda: "no name") if rank == 0 else None)() == "no name"
     gathered = comm.gather_object((rank,), root=1)

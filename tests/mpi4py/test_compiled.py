@@ -282,6 +282,68 @@ def test_errors_and_states_are_as_in_python() -> None:
     launched(states, 2)
 
 
+def exchanged(_: object, seed: int, steps: int) -> None:
+    """Messages of all lengths, sent and received in different ways, with some ranks' calls made in Python."""
+    from allfold.mpi4py import MPI
+
+    comm, Request = MPI.COMM_WORLD, MPI.Request
+    rank, size = comm.rank, comm.size
+    for number in range(steps):
+        shared, own = random.Random(f"{seed} {number}"), random.Random(f"{seed} {number} {rank}")
+        comm._ob.calls.is_open = own.random() < 0.7
+        shift, tag = shared.randrange(size), shared.randrange(3)
+        right, left = (rank + shift) % size, (rank - shift) % size
+        length, char = shared.choice((0, 1, 2, 9, 1000, 9000, 70000, 300000)), shared.choice("Bhifd")
+
+        def sent(by: int, length: int = length, char: str = char, number: int = number) -> Any:
+            return ((np.arange(length) + 31 * by + number) % 100).astype(char)
+
+        mine, got, status = sent(rank), np.full(length, 7, char), MPI.Status()
+        is_object = shared.random() < 0.2
+        if is_object:
+            sending = comm.isend((number, mine.tobytes()), right, tag)
+            source = own.choice((left, MPI.ANY_SOURCE)) if size < 3 else left
+            value = (
+                comm.recv(None, source, tag, status) if own.random() < 0.7 else comm.irecv(None, left, tag).wait(status)
+            )
+            assert value == (number, sent(left).tobytes())
+            sending.wait()
+        else:
+            way = own.randrange(6)
+            if way == 0:
+                sending = comm.Isend(message(own, MPI, mine), dest=right, tag=tag)
+                comm.Recv(got, source=left, tag=own.choice((tag, MPI.ANY_TAG)), status=status)
+                sending.Wait()
+            elif way == 1:
+                pair = [comm.Irecv(got, left, tag), comm.Isend(mine, right, tag)]
+                Request.Waitall(pair)
+            elif way == 2:
+                pair = [comm.Isend(mine, right, tag), comm.Irecv(got, left, tag)]
+                statuses: list[Any] = []
+                Request.Waitall(pair, statuses)
+                status = statuses[1]
+            elif way == 3:
+                comm.Sendrecv(mine, right, tag, got, left, tag, status if own.random() < 0.5 else None)
+            elif way == 4:
+                receiving = comm.Irecv(got, left, tag)
+                comm.Send(mine, right, tag)
+                while not receiving.Test(status):
+                    pass
+            else:
+                comm.Send(mine, dest=right, tag=tag)
+                comm.Irecv(got, left, tag).Wait(status)
+            assert np.array_equal(got, sent(left)), (seed, number, way)
+            if status.Get_source() != MPI.ANY_SOURCE:
+                assert (status.Get_source(), status.Get_tag(), status.Get_count()) == (left, tag, got.nbytes)
+    comm._ob.calls.is_open = True
+    comm.Barrier()
+
+
+def test_random_messages_arrive() -> None:
+    for seed, ranks in itertools.product(range(SEEDS), (1, 2, 3)):
+        launched(exchanged, ranks, seed, 200)
+
+
 def in_threads(_: object) -> Any:
     from allfold.mpi4py import MPI
 
@@ -322,6 +384,25 @@ def lost(_: object) -> list[str]:
 def test_a_lost_rank_is_named() -> None:
     with pytest.raises(af.errors.AllfoldError, match="rank 1"):
         launched(lost, 2)
+
+
+def equal_types(_: object) -> None:
+    """NumPy's types of long and long long are equal; MPI's are not."""
+    from allfold.mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    calls = comm._ob.calls
+    for calls.is_open in (False, True):
+        for char, name in (("q", "LONG_LONG"), ("l", "LONG"), ("q", "LONG_LONG")):
+            own, total = np.ones(3, char), np.zeros(3, char)
+            comm.Allreduce([own, getattr(MPI, name)], total)
+            assert (total == comm.size).all()
+        with pytest.raises(ValueError, match="mismatch in send and receive MPI datatypes"):
+            comm.Allreduce(np.ones(3, "q"), np.ones(3, "l"))
+
+
+def test_types_of_equal_arrays_are_told_apart() -> None:
+    launched(equal_types, 1)
 
 
 class Interrupted(BaseException):

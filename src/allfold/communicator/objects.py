@@ -1,8 +1,8 @@
 """Collectives on Python objects: anything that can be pickled, of any size, which may differ from rank to rank.
 
 Built on collectives of bytes, so they work wherever those do. Lengths are exchanged first, together with the objects if
-all are small. If one rank's object cannot be pickled, all ranks raise `UsageError`, and nobody waits. Objects are unpickled as they come, from ranks of this run
-only. Arrays travel faster by the collectives for arrays.
+all are small. If one rank's object cannot be pickled, all ranks raise `UsageError`, and nobody waits. Objects are unpickled
+as they come, from ranks of this run only. Arrays travel faster by the collectives for arrays.
 """
 
 from __future__ import annotations

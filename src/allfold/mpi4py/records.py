@@ -15,9 +15,9 @@ from .failures import ERRORS_RETURN, is_of_mpi
 from .requests import EMPTY, Arrived, PendingRequest
 
 _ONE_FOLDS_UP_TO, _ONE_FOLDS_FROM = 4, 16 << 10
-"""In `Reduce` with few ranks, from this number of bytes on, the root folds everything. The engine's own choice divides the work among
-all ranks, which write in their arrays. MPI's ranks may not, and copying them first costs more: 1.2 to 2.2 times the time with 2 and
-4 ranks on two cores, 64 KiB to 64 MiB. Below, the root folds anyway."""
+"""In `Reduce` with few ranks, from this number of bytes on, the root folds everything. The engine's own choice divides the
+work among all ranks, which write in their arrays. MPI's ranks may not, and copying the arrays first costs more: 1.2 to 2.2
+times the time with 2 and 4 ranks on two cores, 64 KiB to 64 MiB. Below that size the root folds anyway."""
 NEIGHBOURS, GROUPS, AGREEMENTS = 1, 2, 3
 """Contexts of messages, beside 0 for those of the program: see native/messages/channel.hpp."""
 
