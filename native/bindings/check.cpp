@@ -97,11 +97,7 @@ void bind_check(nb::module_& module) {
     nb::class_<Group>(module, "CheckGroup")
         .def("enter", [](Group& self, uint64_t hash,
                          nb::bytes text) { return check_outcome(self.enter(hash, check_view(text))); })
-        .def("meet",
-             [](Group& self, double seconds) {
-                 // Where all are there already, as for the last to come, there is no need to give the lock away.
-                 return check_outcome(self.all_there() ? self.meet({}) : check_meet(self, seconds));
-             })
+        .def("meet", [](Group& self, double seconds) { return check_outcome(check_meet(self, seconds)); })
         .def("has_agreed", &Group::has_agreed)
         .def("id", &Group::id)
         .def("name", [](const Group& self) { return check_bytes(self.name()); })

@@ -335,7 +335,9 @@ Outcome Group::enter(uint64_t hash, std::string_view text) {
     // other.
     publish(own.last, own.sleepers, number);
     if (board_.has_failed()) return Outcome::failed;
-    return compare(number, hash_);
+    const bool all = all_there(number);  // first: the calls of those who are there are compared below
+    const Outcome outcome = compare(number, hash_);
+    return outcome == Outcome::agreed && !all ? Outcome::waiting : outcome;
 }
 
 Outcome Group::compare(uint64_t number, uint64_t own) const {

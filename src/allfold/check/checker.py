@@ -89,8 +89,7 @@ class Checker:
     def __call__(self, made: Made, go: Go) -> Any:
         if made.operation in POINT_TO_POINT or self._process != os.getpid():
             return go()
-        where = place(3)
-        key = (made.key, where, made.background)
+        key = made.key, place(3), made.background
         known = self._texts.get(key)
         if known is None:
             known = self._describe(key)
@@ -101,20 +100,18 @@ class Checker:
             group.calls += 1
             number = group.calls
             outcome = group.lanes.enter(*known)
-        if outcome != "agreed":
+        if outcome != "agreed" and outcome != "waiting":
             raise self._error(outcome, group, number)
         if made.background or made.operation == "monitored_barrier":
-            return self._remember(self._made(made, go), group, number)
-        if group.lanes.meet(0.0) != "agreed":
-            seconds = made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
+            return self._remember(self._made(go), group, number)
+        seconds = made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
+        if outcome == "waiting":
             self._waits.meet(group.lanes, number, group.own, seconds)
         if self._hosts is not None and len(group.hosts) > 1:
-            self._hosts.meet(
-                group, number, known[0], made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
-            )
-        return self._made(made, go)
+            self._hosts.meet(group, number, known[0], seconds)
+        return self._made(go)
 
-    def _made(self, made: Made, go: Go) -> Any:
+    def _made(self, go: Go) -> Any:
         try:
             work = go()
         except Exception as error:
@@ -309,6 +306,6 @@ _wait_of_torch = dist.Work.wait
 
 def _wait(work: Any, *arguments: Any, **given: Any) -> Any:
     """Stands in for torch's `Work.wait` while a run is checked."""
-    if _checker is None:
+    if _checker is None or not _checker._pending:
         return _wait_of_torch(work, *arguments, **given)
     return _checker.wait_for_work(work, *arguments, **given)

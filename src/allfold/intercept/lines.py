@@ -14,6 +14,7 @@ _LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "plat
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _FOLDERS_OF_PACKAGES = frozenset(("site-packages", "dist-packages"))
 _MOST_FRAMES, _MOST_LINES = 200, 6
+_LONGEST = 2 * _MOST_LINES  # of a place
 
 Line = tuple[str, int, str]
 """File, line, function."""
@@ -48,21 +49,23 @@ def place_of_main() -> Place:
 
 
 def _collect(frame: FrameType | None, own: list[int], others: list[int]) -> None:
-    seen = 0
-    while frame is not None and seen < _MOST_FRAMES and len(own) < 2 * _MOST_LINES:
+    kinds = _kinds
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return
         code = frame.f_code
         number = id(code)
-        kind = _kinds.get(number)
+        kind = kinds.get(number)
         if kind is None:
-            kind = _kinds[number] = _kind(code)
+            kind = kinds[number] = _kind(code)
             _codes[number] = code
-        if kind != _MACHINERY:
-            found = own if kind == _USER else others
-            if len(found) < 2 * _MOST_LINES:
-                found.append(number)
-                found.append(frame.f_lasti)
+        if kind == _USER:
+            own += number, frame.f_lasti
+            if len(own) == _LONGEST:
+                return
+        elif kind == _FRAMEWORK and len(others) < _LONGEST:
+            others += number, frame.f_lasti
         frame = frame.f_back
-        seen += 1
 
 
 def lines_of(place: Place) -> list[Line]:

@@ -88,20 +88,16 @@ class Made(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """Everything in its description except the line that makes it."""
-        tensors = self.agreed
-        return (
-            self.operation,
-            tuple([(one.shape, one.dtype) for one in tensors]),
-            self.reduction,
-            self.root,
-            self.peer,
-        )
+        tensors = tuple([(one.shape, one.dtype) for one in self.agreed])
+        return self.operation, tensors, self.reduction, self.root, self.peer
 
 
 def tensors_of(tensors: Any) -> list[torch.Tensor]:
     """All tensors in lists of lists."""
     if isinstance(tensors, torch.Tensor):
         return [tensors]
+    if len(tensors) == 1 and isinstance(tensors[0], torch.Tensor):  # as in most calls
+        return [tensors[0]]
     return [one for part in tensors for one in ([part] if isinstance(part, torch.Tensor) else tensors_of(part))]
 
 
@@ -135,19 +131,23 @@ class Operator:
     def made(self, arguments: Sequence[Any]) -> Made:
         """The call with these arguments. Trailing arguments with default values are missing."""
         count = len(arguments)
-        background, timeout = self._background, self._timeout
-        return Made(
-            self._operation,
-            dist.ProcessGroup.unbox(arguments[self._group]),
-            () if self._source is None else arguments[self._source],
-            () if self._target is None else arguments[self._target],
-            None if self._reduction is None else arguments[self._reduction].op(),
-            None if self._root is None else arguments[self._root],
-            None if self._peer is None else arguments[self._peer],
-            self._splits is not None and self._splits < count and bool(arguments[self._splits]),
-            background is None or background >= count or arguments[background],
-            arguments[timeout] if timeout is not None and timeout < count else -1,
-            self._returns,
+        source, target, reduction, root, peer = self._source, self._target, self._reduction, self._root, self._peer
+        splits, background, timeout = self._splits, self._background, self._timeout
+        return tuple.__new__(  # Made(…) would call a function in Python, and this runs in every call
+            Made,
+            (
+                self._operation,
+                dist.ProcessGroup.unbox(arguments[self._group]),
+                () if source is None else arguments[source],
+                () if target is None else arguments[target],
+                None if reduction is None else arguments[reduction]._get_method("op")(),  # .op() looks for it longer
+                None if root is None else arguments[root],
+                None if peer is None else arguments[peer],
+                splits is not None and splits < count and bool(arguments[splits]),
+                background is None or background >= count or arguments[background],
+                arguments[timeout] if timeout is not None and timeout < count else -1,
+                self._returns,
+            ),
         )
 
 

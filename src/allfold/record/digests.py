@@ -12,7 +12,7 @@ from .. import _native
 
 def is_seen(tensor: torch.Tensor) -> bool:
     """True for a tensor whose bytes can be read here: dense, and in main memory."""
-    return tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return tensor.is_cpu and tensor.layout is torch.strided
 
 
 def in_order(tensor: torch.Tensor) -> torch.Tensor:
@@ -24,7 +24,8 @@ def digest_of(tensor: torch.Tensor) -> int | None:
     """64 bits of its elements, or None if they cannot be read."""
     if not is_seen(tensor):
         return None
-    tensor = in_order(tensor)
+    if not tensor.is_contiguous():
+        tensor = in_order(tensor)
     return _native.digest(tensor.data_ptr(), tensor.nbytes, 0)
 
 

@@ -22,7 +22,7 @@ from ..intercept.done_work import NO_TIMEOUT
 from ..intercept.lines import lines_of, place
 from ..intercept.operations import POINT_TO_POINT, REDUCTIONS, Go, Made, seconds_of, tensors_of, work_of
 from .digests import digest_of, in_order, spans
-from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, SEED, STORE, WORLD, Writer
+from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, SEED, STORE, WORLD, Writer, as_json, call_json, done_json
 from .keep import Keep
 from .seeds import Seed
 from .stages import zero_placeholders
@@ -65,7 +65,9 @@ class CallRecorder:
         if self._file is None or self._process != os.getpid():
             return go()
         sources, targets = made.read, tensors_of(made.target)
-        form = made.operation, made.group.group_name, _shapes(sources), _shapes(targets), *made[4:9], place(3)
+        shapes = _shapes(targets)
+        inputs = shapes if made.source is made.target and sources else _shapes(sources)
+        form = made.operation, made.group.group_name, inputs, shapes, *made[4:9], place(3)
         digests = [digest_of(one) for one in sources]
         with self._lock:  # threads number their calls one after the other
             number = self._begin(form, made, digests)
@@ -80,7 +82,7 @@ class CallRecorder:
         work = work_of(result)
         if work is None or not made.background:
             if work is not None:
-                work.wait()
+                _wait_of_torch(work)
             self.done(number, targets)
             return result
         if made.operation not in POINT_TO_POINT:
@@ -120,7 +122,8 @@ class CallRecorder:
         else:
             group.calls += 1
         place_in_group = group.messages if made.operation in POINT_TO_POINT else group.calls
-        self._write(CALL, [self._calls, known, place_in_group, digests, int((time.time() - self._since) * 1e6)])
+        now = int((time.time() - self._since) * 1e6)
+        self._write_json(CALL, call_json(self._calls, known, place_in_group, digests, now))
         return self._calls
 
     def _new_group(self, group: dist.ProcessGroup) -> _Counted:
@@ -168,7 +171,7 @@ class CallRecorder:
             if self._file is not None and self._keep.outputs and targets and None not in digests:
                 kept = self._keep_outputs([in_order(one) for one in targets])
             if self._file is not None:  # the disk may have been full
-                self._write(DONE, [number, digests, kept, source])
+                self._write_json(DONE, done_json(number, digests, kept, source))
 
     def _keep_outputs(self, targets: Sequence[torch.Tensor]) -> int | None:
         assert self._file is not None
@@ -189,12 +192,16 @@ class CallRecorder:
 
     def _write(self, kind: bytes, document: Any) -> None:
         with self._lock:
-            if self._file is None or self._process != os.getpid():
-                return
-            try:
-                self._file.write(kind, document)
-            except OSError as error:
-                self._stop(error)
+            self._write_json(kind, as_json(document))
+
+    def _write_json(self, kind: bytes, contents: bytes) -> None:
+        """With the lock held."""
+        if self._file is None or self._process != os.getpid():
+            return
+        try:
+            self._file.write_json(kind, contents)
+        except OSError as error:
+            self._stop(error)
 
     def _stop(self, error: OSError) -> None:
         """Stop recording, so that the run can go on."""
@@ -231,7 +238,7 @@ class _Counted:
 
 
 def _shapes(tensors: list[torch.Tensor]) -> tuple[Any, ...]:
-    return tuple([(one.shape, one.dtype, one.device.type) for one in tensors])
+    return tuple([(one.shape, one.dtype, "cpu" if one.is_cpu else one.device.type) for one in tensors])
 
 
 class RecordedMessage(dist._Work):  # type: ignore[misc]
