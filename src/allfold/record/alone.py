@@ -25,6 +25,7 @@ from .program import facts, restore
 from .read import RankRecord, read_rank, why_no_replay
 from .seeds import replay_seeds
 from .stores import ANSWERING
+from .wait import wait
 
 _BACKEND = "allfold_replay"
 _player: Player | None = None
@@ -47,6 +48,7 @@ def replay(record: RankRecord) -> Player:
     _replace_stores(player)
     _refuse_rpc(player)
     make_steady()
+    dist.Work.wait = wait
     replay_seeds(record.seeds)
     _replace_processes(record.head["program"].get("child"))
     on_world(lambda *_: None, lambda: None)

@@ -124,7 +124,7 @@ def _events(ones: list[Recorded], others: list[Recorded]) -> Iterator[tuple[bool
     """
     waiting: list[tuple[Recorded, Recorded]] = []
     without: list[tuple[Recorded, Recorded]] = []  # calls that did not end
-    for pair in zip(ones, others, strict=False):
+    for pair in _pairs(ones, others):
         later = []
         for result in waiting:
             if all(before.ended < call.begun for before, call in zip(result, pair, strict=True)):  # type: ignore[operator]
@@ -138,6 +138,19 @@ def _events(ones: list[Recorded], others: list[Recorded]) -> Iterator[tuple[bool
             without.append(pair)
     for result in (*waiting, *without):
         yield False, *result
+
+
+def _pairs(ones: list[Recorded], others: list[Recorded]) -> Iterator[tuple[Recorded, Recorded]]:
+    """The same calls of both runs: those of the main thread by their order, those of other threads by their place in the group.
+
+    Threads that use different groups make their calls in another order in every run.
+    """
+    beside = {call.key: call for call in others if call.form.is_beside}
+    main = (call for call in others if not call.form.is_beside)
+    for one in ones:
+        other = beside.get(one.key) if one.form.is_beside else next(main, None)
+        if other is not None:
+            yield one, other
 
 
 def _store_difference(one: RankRecord, before: Recorded, other: RankRecord, after: Recorded) -> str:
@@ -186,7 +199,8 @@ def _length_difference(one: RankRecord, other: RankRecord) -> Difference | None:
         return None
     longer, shorter = (one, other) if len(one.calls) > len(other.calls) else (other, one)
     which = "second" if shorter is other else "first"
-    extra = longer.calls[len(shorter.calls)]
+    known = {call.key for call in shorter.calls}
+    extra = next((call for call in longer.calls if call.key not in known), longer.calls[len(shorter.calls)])
     after = counted(len(shorter.calls), "call")
     sentence = f"rank {one.rank} did not make {extra.told} in the {which} run, where it {shorter.end} after {after}"
     return Difference(

@@ -19,9 +19,10 @@ from .format import file_name
 from .keep import VARIABLE, Keep
 from .pickled import make_steady
 from .program import early_state, head, state
-from .recorder import CallRecorder, wait
+from .recorder import CallRecorder
 from .seeds import DrawnSeeds
 from .stores import StoreAnswers
+from .wait import wait
 
 _early: dict[str, Any] = {}
 _answers: StoreAnswers | None = None

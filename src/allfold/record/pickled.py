@@ -1,4 +1,7 @@
-"""Pickles of tensors that are the same in every run: torch writes the address of a tensor's memory into them."""
+"""Pickles that are the same in every run, as `all_gather_object` sends them.
+
+torch writes the address of a tensor's memory into them, and lengthens them by memory that nobody has written.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,35 @@ import struct
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d as c10d
 
 
 def make_steady() -> None:
-    """Have tensors that this process pickles, as in `all_gather_object`, contain a number in place of the address."""
+    """Have tensors that this process pickles contain a number in place of the address, and pad messages with zeros."""
     for kind in (torch.UntypedStorage, torch.TypedStorage):
         kind.__reduce__ = _reduce  # type: ignore[method-assign]
+    original = c10d._object_to_tensor
+    if hasattr(original, "is_padded"):
+        return
+
+    def padded(*arguments: Any, **given: Any) -> Any:
+        letters, count = original(*arguments, **given)
+        return letters.as_subclass(_Padded), count
+
+    padded.is_padded = True  # type: ignore[attr-defined]
+    c10d._object_to_tensor = padded
+
+
+class _Padded(torch.Tensor):
+    """A pickle as bytes. torch gives those of all ranks the length of the longest, and sends them."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def resize_(self, count: int) -> torch.Tensor:  # type: ignore[override]
+        before = self.numel()
+        super().resize_(count)
+        self[before:].zero_()
+        return self
 
 
 def _reduce(storage: Any) -> Any:

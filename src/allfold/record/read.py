@@ -55,6 +55,7 @@ class CallForm:
     splits: bool = False
     devices: tuple[str, ...] = ()
     stack: tuple[CodeLine, ...] = ()
+    is_beside: bool = False  # made by a thread that is not the main one
 
     @property
     def is_message(self) -> bool:
@@ -312,6 +313,7 @@ class _Reader:
             bool(form.get("splits")),
             tuple(map(str, form.get("devices", ()))),
             tuple(CodeLine(str(file), _natural(line), str(function)) for file, line, function in form["stack"]),
+            bool(form.get("thread")),
         )
 
     def _call(self, call: list[Any], at: int) -> None:

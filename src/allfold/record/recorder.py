@@ -26,6 +26,7 @@ from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, SEED, STORE, WORL
 from .keep import Keep
 from .seeds import Seed
 from .stages import zero_placeholders
+from .wait import wait_of_torch
 
 _LAST_SECONDS = 0.2
 _internal: Any = torch._C._distributed_c10d
@@ -38,6 +39,7 @@ class CallRecorder:
         self._file: Writer | None = Writer(path)
         self._keep, self._rank, self._since = keep, head["rank"], head["time"]
         self._process = os.getpid()
+        self._main = threading.main_thread().ident
         self._lock = threading.RLock()
         self._calls = 0
         self._worlds = 0
@@ -67,7 +69,8 @@ class CallRecorder:
         sources, targets = made.read, tensors_of(made.target)
         shapes = _shapes(targets)
         inputs = shapes if made.source is made.target and sources else _shapes(sources)
-        form = made.operation, made.group.group_name, inputs, shapes, *made[4:9], place(3)
+        is_beside = threading.get_ident() != self._main
+        form = made.operation, made.group.group_name, inputs, shapes, *made[4:9], is_beside, place(3)
         digests = [digest_of(one) for one in sources]
         with self._lock:  # threads number their calls one after the other
             number = self._begin(form, made, digests)
@@ -82,7 +85,7 @@ class CallRecorder:
         work = work_of(result)
         if work is None or not made.background:
             if work is not None:
-                _wait_of_torch(work)
+                wait_of_torch(work)
             self.done(number, targets)
             return result
         if made.operation not in POINT_TO_POINT:
@@ -138,7 +141,7 @@ class CallRecorder:
 
     def _new_form(self, form: tuple[Any, ...], group: _Counted) -> int:
         zero_placeholders()  # here, since a script may import them at any time, and exchanges shapes before it uses them
-        operation, _, sources, targets, reduction, root, peer, splits, background, where = form
+        operation, _, sources, targets, reduction, root, peer, splits, background, is_beside, where = form
         number = self._forms[form] = len(self._forms)
         words: dict[str, Any] = {
             "form": number,
@@ -155,6 +158,7 @@ class CallRecorder:
             ("peer", peer),
             ("splits", splits or None),
             ("background", background or None),
+            ("thread", is_beside or None),
         ):
             if value is not None:
                 words[name] = value
@@ -306,23 +310,3 @@ def _source_of(work: Any) -> int | None:
     except RuntimeError:  # of a message that was sent
         return None
     return source if source >= 0 else None
-
-
-_wait_of_torch = dist.Work.wait
-_POLL_SECONDS = 0.0005
-
-
-def wait(work: Any, *arguments: Any, **given: Any) -> Any:
-    """torch's `Work.wait`, extended: torch's own accepts no timeout for a Work object made from a future."""
-    try:
-        return _wait_of_torch(work, *arguments, **given)
-    except RuntimeError as error:
-        if "FutureWrappingWork" not in str(error):
-            raise
-    timeout = given.get("timeout", arguments[0] if arguments else NO_TIMEOUT)
-    end = time.monotonic() + timeout.total_seconds()
-    while not work.is_completed():
-        if time.monotonic() > end:
-            raise RuntimeError(f"Operation timed out after {timeout.total_seconds():g} s")
-        time.sleep(_POLL_SECONDS)
-    return _wait_of_torch(work)
