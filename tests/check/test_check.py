@@ -109,6 +109,30 @@ def test_results_that_gloo_computes_in_the_wait(backend: str, background: bool) 
     assert said == other and "different size" in said, (said, other)
 
 
+def _gathers_uneven_parts(_: Any) -> tuple[list[list[float]], str]:
+    """An all_gather of one element of rank 0 and two of rank 1; then one in which rank 1 expects three of itself."""
+    os.environ["ALLFOLD_CHECK"] = "1"
+    from allfold.check.install import install
+
+    install()
+    dist.init_process_group("allfold")
+    rank = dist.get_rank()
+    parts = [torch.empty(1), torch.empty(2)]
+    dist.all_gather(parts, torch.ones(rank + 1) * (rank + 3))
+    try:
+        dist.all_gather([torch.empty(1), torch.empty(2 + rank)], torch.ones(1 + 2 * rank))
+        said = ""
+    except allfold.MismatchError as error:
+        said = str(error)
+    dist.destroy_process_group()
+    return [part.tolist() for part in parts], said
+
+
+def test_parts_of_different_lengths_are_no_mistake_if_all_ranks_expect_them() -> None:
+    (found, said), other = launched(_gathers_uneven_parts, 2)
+    assert found == [[3.0], [4.0, 4.0]] and "different size" in said and other == (found, said)
+
+
 def _late(_: Any, folder: str, background: bool) -> str:
     os.environ["ALLFOLD_CHECK"] = "1"
     from allfold.check.install import install

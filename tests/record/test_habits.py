@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 from worlds import record, replay
 
+from allfold.explain.findings import findings
 from allfold.record.diverge import compare_runs
+from allfold.record.facts import facts_of_files
 from allfold.record.read import read_run
 
 
@@ -66,6 +68,24 @@ def _calls_in_threads(rank: int, first: int) -> Any:
     for thread in threads:
         thread.join()
     return found
+
+
+def _gathers_uneven_parts(rank: int, _: int) -> Any:
+    parts = [torch.empty(count + 1) for count in range(2)]
+    dist.all_gather(parts, torch.ones(rank + 1) * (rank + 3))
+    dist.monitored_barrier()
+    return [part.tolist() for part in parts]
+
+
+def test_what_allfold_adds_to_gloo(tmp_path: Path) -> None:
+    """Parts of different lengths are no mistake, and a monitored barrier can be replayed."""
+    found = record(tmp_path, 2, "allfold", "all", _gathers_uneven_parts, 0)
+    assert found == [[[3.0], [4.0, 4.0]]] * 2
+    assert not findings(facts_of_files(sorted(tmp_path.iterdir())))
+    assert (
+        replay(tmp_path, 2, "allfold", _gathers_uneven_parts, 0)
+        == [(found[0], "all 2 calls were made as recorded")] * 2
+    )
 
 
 @pytest.mark.parametrize("work", [_gathers_objects, _waits_with_a_limit, _calls_in_threads])

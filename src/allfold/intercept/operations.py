@@ -83,6 +83,10 @@ class Made(NamedTuple):
             return tensors_of(self.target)
         if self.splits or self.operation == "all_to_all":
             return ()
+        if self.operation == "all_gather":
+            parts = tensors_of(self.target)
+            if len({one.numel() for one in parts}) > 1:
+                return parts  # as allfold and NCCL take them: all ranks have the same list
         return tensors_of(self.source)
 
     @property

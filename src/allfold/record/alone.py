@@ -45,6 +45,7 @@ def replay(record: RankRecord) -> Player:
     _player = player = Player(record)
     _warn_of_differences(record)
     _replace_groups(player)
+    _open_monitored_barrier()
     _replace_stores(player)
     _refuse_rpc(player)
     make_steady()
@@ -101,6 +102,18 @@ def _replace_groups(player: Player) -> None:
         return made, prefix
 
     c10d._new_process_group_helper = new_group
+
+
+def _open_monitored_barrier() -> None:
+    """torch's function refuses every backend but gloo, by its name, which is that of the recorded run."""
+
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        if not c10d._rank_not_in_group(group):
+            asked = c10d._get_default_group() if group is None else group
+            asked.monitored_barrier(timeout or c10d.default_pg_timeout, wait_all_ranks=wait_all_ranks)
+
+    for module in (c10d, dist):
+        module.monitored_barrier = monitored_barrier
 
 
 def _replace_stores(player: Player) -> None:

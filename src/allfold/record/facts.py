@@ -94,4 +94,6 @@ def _agreed(form: CallForm) -> tuple[Tensor, ...] | None:
     """The arrays on which all ranks must agree."""
     if form.splits or form.operation == "all_to_all":
         return None
+    if form.operation == "all_gather" and len({one.elements for one in form.outputs}) > 1:
+        return form.outputs  # of different lengths: all ranks have the same list
     return form.outputs if form.operation in ("broadcast", "scatter", "recv") else form.inputs
