@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -107,6 +109,76 @@ def test_results_that_gloo_computes_in_the_wait(backend: str, background: bool) 
     assert launched(_scattered, 2, backend, 0, background) == [([2.0, 2.0], "")] * 2
     (_, said), (_, other) = launched(_scattered, 2, backend, 1, background)
     assert said == other and "different size" in said, (said, other)
+
+
+def _functional(_: Any, backend: str) -> tuple[float, str]:
+    """A functional collective, then one in which rank 1 has an element more. Its results are waited for in C++."""
+    os.environ["ALLFOLD_CHECK"] = "1"
+    from allfold.check.install import install
+
+    install()
+    dist.init_process_group(backend)
+    import torch.distributed._functional_collectives as functional
+
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    total = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).sum().item()
+    if rank == 1:
+        store.wait(["begun"])  # the other one waits already
+    try:
+        result = functional.all_reduce(torch.ones(4 + rank), "sum", dist.group.WORLD)
+        store.set("begun", "1")
+        said = str(result.sum())
+    except allfold.MismatchError as error:
+        said = str(error)
+    store.set(f"over {rank}", "1")
+    store.wait(["over 0", "over 1"])  # gloo would raise an error if the other rank ended
+    with contextlib.suppress(RuntimeError):
+        dist.destroy_process_group()
+    return total, said
+
+
+@pytest.mark.parametrize("backend", ["gloo", "allfold"])
+def test_waits_for_functional_collectives_end_with_the_same_error(backend: str) -> None:
+    (total, said), other = launched(_functional, 2, backend)
+    assert total == 8.0 and "different size" in said and other == (total, said)
+
+
+def _leaves_a_call(_: Any) -> tuple[str, str]:
+    """A signal's handler raises while rank 1 waits for rank 0, and the program goes on."""
+    os.environ["ALLFOLD_CHECK"] = "1"
+    from allfold.check.install import install
+
+    def handler(*_: Any) -> None:
+        raise ValueError("enough")
+
+    install()
+    dist.init_process_group("gloo")
+    rank, said = dist.get_rank(), []
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    else:
+        store.wait(["left"])
+    for _ in range(2):
+        try:
+            dist.all_reduce(torch.ones(2))
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+        store.set("left", "1")
+    with contextlib.suppress(RuntimeError):
+        dist.destroy_process_group()
+    return said[0], said[1]
+
+
+def test_a_rank_that_leaves_a_call_is_named() -> None:
+    zero, one = launched(_leaves_a_call, 2)
+    assert one[0] == "ValueError: enough" and {*zero, one[1]} == {one[1]}
+    assert re.fullmatch(
+        r"MismatchError: rank 1 left all_reduce\(float32\[2\], sum\) at test_check.py:\d+.* \(call 1 of the default group\) "
+        r"without making it, because a signal's handler raised ValueError: enough",
+        one[1],
+    ), one
 
 
 def _gathers_uneven_parts(_: Any) -> tuple[list[list[float]], str]:

@@ -16,12 +16,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..engines.last_words import last_words, note_ending, watch_multiprocessing
 from ..intercept.lines import lines_of, place, place_of_main
-from ..intercept.operations import POINT_TO_POINT, Go, Made, seconds_of, work_of
+from ..intercept.operations import POINT_TO_POINT, Go, Made, seconds_of, tensors_of, work_of
 from .hosts import Hosts
 from .site import Site, connect
 from .story import describe
@@ -66,6 +67,7 @@ class _Pending(NamedTuple):
     group: _Group
     number: int
     begin: float
+    results: tuple[int, ...]  # addresses, by which functional collectives are waited for
 
 
 class Checker:
@@ -103,7 +105,7 @@ class Checker:
         if outcome != "agreed" and outcome != "waiting":
             raise self._error(outcome, group, number)
         if made.background or made.operation == "monitored_barrier":
-            return self._remember(self._made(go), group, number)
+            return self._remember(self._made(go), made, group, number)
         seconds = made.milliseconds / 1000 if made.milliseconds > 0 else group.seconds
         if outcome == "waiting":
             self._waits.meet(group.lanes, number, group.own, seconds)
@@ -122,14 +124,15 @@ class Checker:
             work.wait = partial(self._wait_of_ours, type(work).wait, weakref.ref(work))
         return work
 
-    def _remember(self, result: Any, group: _Group, number: int) -> Any:
+    def _remember(self, result: Any, made: Made, group: _Group, number: int) -> Any:
         """Keep a background call until it has ended, so that `wait_for_work` knows which ranks a wait is for."""
         work = work_of(result)
         if work is not None:
             pending = self._pending
             while pending and pending[0].work.is_completed():
                 pending.popleft()
-            pending.append(_Pending(work, group, number, time.monotonic()))
+            results = tuple([one.data_ptr() for one in tensors_of(made.target) if one.layout is torch.strided])
+            pending.append(_Pending(work, group, number, time.monotonic(), results))
             if len(pending) > _MOST_PENDING:
                 pending.popleft()
         return result
@@ -213,12 +216,28 @@ class Checker:
         finally:
             self._forget(found)
 
+    def wait_for_tensor(self, tensor: Any, go: Go) -> Any:
+        """The wait for a functional collective, as `wait_for_work`."""
+        if not self._pending or self._over.is_set():
+            return go()
+        at = tensor.data_ptr()
+        found = next((one for one in tuple(self._pending) if at and at in one.results), None)
+        try:
+            if found is not None:
+                self._poll(found)
+            return go()
+        except Exception as error:
+            self._raise_failure(error, found)
+            raise
+        finally:
+            self._forget(found)
+
     def _poll(self, pending: _Pending) -> None:
         """Look for the end of a background call. Raises if the run has failed, or if the call cannot end.
 
         It also returns when all ranks have come to a call of gloo that computes its result in torch's own wait.
         """
-        work, group, number, _ = pending
+        work, group, number, *_ = pending
         begin = time.monotonic()
         spins, ends_itself = 0, True
         until = begin + _SPIN_SECONDS

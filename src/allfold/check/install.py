@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from ..intercept.dispatch import watch
+from ..intercept.dispatch import watch, watch_waits
 from ..intercept.install import on_world
 
 _MEETING = timedelta(seconds=300)
@@ -23,7 +23,9 @@ def install() -> None:
 def _begin(group: Any, store: Any) -> None:
     from .checker import begin
 
-    watch("check", begin(store, group.rank(), group.size(), _MEETING))
+    checker = begin(store, group.rank(), group.size(), _MEETING)
+    watch("check", checker)
+    watch_waits(checker.wait_for_tensor)
 
 
 def end_check() -> None:
@@ -31,4 +33,5 @@ def end_check() -> None:
     from .checker import end
 
     watch("check", None)
+    watch_waits(None)
     end()

@@ -12,7 +12,7 @@ from ..explain.calls import RunFacts
 from ..explain.findings import findings
 from ..wording import name_ranks
 from .site import Site
-from .story import run_of
+from .story import read_call, run_of
 
 if TYPE_CHECKING:
     from .hosts import Hosts
@@ -107,8 +107,23 @@ class Waits:
                 if outcome == "differs":
                     raise self.differing(lanes, number)
                 self.look(lanes, number, own, time.monotonic() - begin, seconds)
+        except AllfoldError:
+            raise
+        except BaseException as error:  # of a signal's handler: this rank does not make the call that others count on
+            self.fail("mismatch", self._about_left(lanes, number, own, error))
+            raise
         finally:
             self._board.end_wait()
+
+    def _about_left(self, lanes: Any, number: int, own: int, error: BaseException) -> str:
+        found = {call: (text, since) for call, _, since, text in lanes.calls(own)}
+        text, since = found.get(number, (b"", 0))
+        call = read_call(text, "", number, since)
+        said = ": ".join(filter(None, (type(error).__name__, str(error))))
+        return (
+            f"rank {self._site.rank} left {call.what}{call.where} (call {number} of {_name(lanes)}) without making it, "
+            f"because a signal's handler raised {said}"
+        )
 
     def _begin(self) -> None:
         self._circle, self._say_at = "", self._late_seconds

@@ -8,6 +8,7 @@ stays, because removing it is unsafe while models are alive; without a watcher i
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from .operations import METHODS, Go, Made, Method, Operator, Watcher, all_operat
 _library: Any = None
 _watchers: dict[str, Watcher] = {}
 _watcher: Watcher | None = None  # all of them, nested
+_waits: Any = None
+_waiter: Callable[[torch.Tensor, Go], Any] | None = None
 _ORDER = ("check", "record", "replay", "delays")  # from the innermost
 
 
@@ -44,6 +47,23 @@ def watch(name: str, watcher: Watcher | None) -> None:
     for inner in _ORDER:
         if inner in _watchers:
             _watcher = _watchers[inner] if _watcher is None else partial(_nested, _watchers[inner], _watcher)
+
+
+def watch_waits(waiter: Callable[[torch.Tensor, Go], Any] | None) -> None:
+    """Send the waits for the tensors of functional collectives, which torch makes in C++, through this function."""
+    global _waits, _waiter
+    if waiter is not None and _waits is None:
+        _waits = torch.library.Library("_c10d_functional", "IMPL")  # type: ignore[no-untyped-call]
+        redispatch = torch.ops._c10d_functional.wait_tensor.default._handle.redispatch_boxed
+        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+        def kernel(keys: Any, tensor: torch.Tensor) -> Any:
+            if _waiter is None:
+                return redispatch(keys & below, tensor)
+            return _waiter(tensor, partial(redispatch, keys & below, tensor))
+
+        _waits.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
+    _waiter = waiter
 
 
 def _nested(outer: Watcher, inner: Watcher, made: Made, go: Go) -> Any:
