@@ -97,8 +97,8 @@ class Group {
   public:
     Group(Board& board, GroupHead* head, std::optional<uint32_t> own) : board_(board), head_(head), own_(own) {}
 
-    // Writes the next call, and compares it with those of members that are there: `agreed` if all of them are, `waiting`
-    // if some are still to come.
+    // Writes the next call, and compares it with those of members that are there: `agreed` if all of them are,
+    // `waiting` if some are still to come.
     Outcome enter(uint64_t hash, std::string_view text);
     // Waits until all members have made this call, or the time is up.
     Outcome meet(Clock::duration at_most);
