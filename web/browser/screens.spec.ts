@@ -110,6 +110,24 @@ test("all ranks are in sight, and cells are as high as a finger where there are 
   expect(second!.y - first!.y).toBeGreaterThanOrEqual(36);
 });
 
+test("space and time is in sight with its axis and, where a part is shown, the strip of the whole", async ({
+  page,
+  viewport,
+}) => {
+  test.skip(viewport!.width < 1000, "a phone has no room for both");
+  const last = page.locator("#view-time .ruler .axis, #view-time .overview .ground").last();
+  for (const [algorithm, ranks] of [
+    ["two_level", "16"],
+    ["double_tree", "64"],
+    ["ring", "256"],
+  ]) {
+    await page.goto("about:blank");
+    await page.goto(`${exported(algorithm, "--ranks", ranks)}#view=time&step=4`);
+    const [line, bar] = [await last.boundingBox(), await page.locator(".bar").boundingBox()];
+    expect(line!.y + line!.height, `${algorithm} ${ranks}`).toBeLessThanOrEqual(bar!.y);
+  }
+});
+
 test("a shaded cell that is pointed at says whose parts are in it", async ({ page }) => {
   await page.goto(`${exported("double_tree", "--ranks", "64")}#step=3`);
   const picture = page.locator("svg[data-name=holds]");
@@ -263,7 +281,7 @@ test("numbers that the reader types move, and make sums or whatever is chosen", 
   await expect(page.locator(".amount")).toHaveCount(9);
 });
 
-/** What is wrong with the layout: something wider than its place, labels over each other, a canvas that is not sharp. */
+/** What is wrong with the layout: something wider than its place, labels over each other or cut off, a canvas that is not sharp. */
 const troublesOf = (page: Page): Promise<string[]> =>
   page.evaluate(() => {
     const troubles: string[] = [];
@@ -274,7 +292,11 @@ const troublesOf = (page: Page): Promise<string[]> =>
       const labels = [...svg.querySelectorAll("text")]
         .filter((one) => one.textContent && getComputedStyle(one).visibility !== "hidden" && !one.closest(".traveller"))
         .map((one) => ({ text: one.textContent, box: one.getBoundingClientRect() }));
+      const { left, width } = svg.getBoundingClientRect();
+      const right = left + Math.max(width, svg.parentElement!.scrollWidth);
       labels.forEach((one, i) => {
+        if (one.box.left < left - 1 || one.box.right > right + 1)
+          troubles.push(`${svg.getAttribute("data-name")}: “${one.text}” is cut off`);
         for (const other of labels.slice(i + 1)) {
           const across = Math.min(one.box.right, other.box.right) - Math.max(one.box.left, other.box.left);
           // The box of a text is higher than its letters.
@@ -297,6 +319,7 @@ const LAYOUTS: [algorithm: string, ranks: string, step: number][] = [
   ["tree", "8", 2],
   ["two_level", "16", 5],
   ["double_tree", "64", 4],
+  ["ring", "256", 130],
 ];
 
 for (const [algorithm, ranks, step] of LAYOUTS)

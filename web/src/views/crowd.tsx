@@ -4,6 +4,7 @@ import type { Layer } from "../layers";
 import { clamp, every } from "../numbers";
 import { deeper, fullness } from "../palette";
 import type { Drawn } from "../picture";
+import { remembered } from "../remembered";
 import { NOTHING, type Replay, type State } from "../replay";
 import { plural } from "../words";
 
@@ -16,28 +17,64 @@ interface Blocks {
   shares: number[];
 }
 
-/** Ranks by chunks, in a limited number of rows and columns; neighbours are grouped. */
-export function blocksOf(replay: Replay, state: State, most: number): Blocks {
+/** What is in blocks after some steps: playing goes on from there. */
+interface Filled {
+  rows: number;
+  columns: number;
+  done: number;
+  /** Parts that each cell holds, and those of each block together; and how many a full block holds. */
+  parts: Int32Array;
+  sums: Float64Array;
+  full: Float64Array;
+}
+
+const filledOf = remembered((replay: Replay, most: number): Filled => {
   const rows = Math.min(most, replay.ranks);
   const columns = Math.min(most, replay.width);
-  const sums = new Float64Array(rows * columns);
-  const counts = new Float64Array(rows * columns);
-  const per = replay.reduces ? replay.ranks : 1;
-  const columnOf = Array.from({ length: replay.width }, (_, chunk) => Math.floor((chunk * columns) / replay.width));
-  for (let rank = 0, cell = 0; rank < replay.ranks; rank++) {
-    const row = Math.floor((rank * rows) / replay.ranks) * columns;
-    for (let chunk = 0; chunk < replay.width; chunk++, cell++) {
-      const block = row + columnOf[chunk];
-      counts[block]++;
-      if (state.datum[cell] !== NOTHING) sums[block] += Math.min(per, replay.count(state, cell)) / per;
-    }
+  const filled = {
+    rows,
+    columns,
+    done: -1,
+    parts: new Int32Array(replay.ranks * replay.width),
+    sums: new Float64Array(rows * columns),
+    full: new Float64Array(rows * columns),
+  };
+  for (let cell = 0; cell < filled.parts.length; cell++)
+    filled.full[blockOf(replay, filled, cell)] += mostParts(replay);
+  return filled;
+});
+
+const mostParts = (replay: Replay): number => (replay.reduces ? replay.ranks : 1);
+
+function blockOf(replay: Replay, { rows, columns }: Filled, cell: number): number {
+  const rank = Math.floor(cell / replay.width);
+  const chunk = cell - rank * replay.width;
+  return Math.floor((rank * rows) / replay.ranks) * columns + Math.floor((chunk * columns) / replay.width);
+}
+
+/** Ranks by chunks, in a limited number of rows and columns; neighbours are grouped. */
+export function blocksOf(replay: Replay, state: State, most: number): Blocks {
+  const filled = filledOf(replay, most);
+  const { rows, columns, parts, sums, full } = filled;
+  const look = (cell: number): void => {
+    const now = state.datum[cell] === NOTHING ? 0 : Math.min(mostParts(replay), replay.count(state, cell));
+    if (now === parts[cell]) return;
+    sums[blockOf(replay, filled, cell)] += now - parts[cell];
+    parts[cell] = now;
+  };
+  if (filled.done >= 0 && filled.done === state.done - 1) {
+    // Playing: only what the step has written can have changed.
+    for (const [, , , rank, into] of replay.schedule.steps[filled.done]) look(rank * replay.width + into);
+  } else if (filled.done !== state.done) {
+    for (let cell = 0; cell < parts.length; cell++) look(cell);
   }
-  return { rows, columns, shares: Array.from(sums, (sum, block) => (counts[block] ? sum / counts[block] : 0)) };
+  filled.done = state.done;
+  return { rows, columns, shares: Array.from(sums, (sum, block) => (full[block] ? sum / full[block] : 0)) };
 }
 
 /** The share of contributions that has arrived, block by block. */
 export function drawBlocks(replay: Replay, state: State, width: number, tall: number): Drawn {
-  const left = width < 560 ? 30 : 76;
+  const left = width < 560 ? 40 : 76; // room for the numbers of ranks
   const top = 34;
   const { rows, columns, shares } = blocksOf(replay, state, MOST_ROWS);
   const size = clamp(Math.floor((width - left - 8) / columns), 3, 14);
@@ -47,7 +84,7 @@ export function drawBlocks(replay: Replay, state: State, width: number, tall: nu
   const step = Math.max(1, Math.ceil(16 / high));
   const content = (
     <>
-      <text class="axis" x={left} y={top - 14}>
+      <text class="axis" x={width < 560 ? 4 : left} y={top - 14}>
         {width < 560
           ? `${plural(replay.width, "chunk")} across; ${deeper()}, the more is there`
           : `${plural(replay.width, "chunk")} across, ${plural(Math.ceil(replay.ranks / rows), "rank")} a row; ${deeper()}, the more has arrived`}
@@ -69,8 +106,12 @@ const SHADES = 32;
 /** Where blocks lie. */
 type Lies = Record<"left" | "top" | "pitchX" | "pitchY" | "cellX" | "cellY", number>;
 
+/** How a share looks, from 0 to 1. */
+type Look = (share: number) => Pick<Layer, "colour" | "opacity">;
+const shaded: Look = (share) => ({ colour: fullness(share), opacity: 1 });
+
 /** Blocks as lines as thick as a row, neighbours of the same shade together: thousands of elements would be slow. */
-export function blockLayers({ columns, shares }: Blocks, lies: Lies): Layer[] {
+export function blockLayers({ columns, shares }: Blocks, lies: Lies, look = shaded): Layer[] {
   const { left, top, pitchX, pitchY, cellX, cellY } = lies;
   const lines = new Map<number, number[]>();
   const shadeOf = (block: number): number => Math.round(shares[block] * SHADES);
@@ -82,12 +123,7 @@ export function blockLayers({ columns, shares }: Blocks, lies: Lies): Layer[] {
     const y = top + row * pitchY + cellY / 2;
     lines.get(shade)!.push(left + first * pitchX, y, left + (block % columns) * pitchX + cellX, y);
   }
-  return [...lines].map(([shade, lines]) => ({
-    lines,
-    colour: fullness(shade / SHADES),
-    width: cellY,
-    opacity: 1,
-  }));
+  return [...lines].map(([shade, lines]) => ({ lines, width: cellY, ...look(shade / SHADES) }));
 }
 
 /** One chunk on very many ranks: a square of ranks, row by row. */

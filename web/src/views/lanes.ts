@@ -26,11 +26,11 @@ const TOP = 18;
 
 /** As high as the window leaves room for, but not higher than the lanes need. */
 export function heightFor(ranks: number, room: number): number {
-  return Math.min(ranks * (ranks <= 8 ? 52 : 40), clamp(room - 400, 300, 620));
+  return Math.min(ranks * (ranks <= 8 ? 52 : 40), clamp(room - 450, 300, 620));
 }
 
 export function frameOf(shown: Window, width: number, high: number): Frame {
-  const [left, right] = [width < 560 ? 34 : 76, width - 14];
+  const [left, right] = [width < 560 ? 40 : 76, width - 14];
   const perTime = (right - left) / (shown.to - shown.from || 1);
   const pitch = high / (shown.last - shown.first || 1);
   return {

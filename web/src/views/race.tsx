@@ -14,7 +14,7 @@ import { MOST_RIVALS, rivalsOf, type Rival } from "../rivals";
 import { againstState, casesOf, choices, find, opponent, replayOf } from "../source";
 import { go, state } from "../state";
 import { percent, plural, seconds, timesS } from "../words";
-import { blocksOf } from "./crowd";
+import { blockLayers, blocksOf } from "./crowd";
 import { drawCurves } from "./curves";
 import { Holds } from "./holds";
 import { placeAt } from "./pair";
@@ -271,9 +271,17 @@ function Live(props: { one: Runner; longest: number }): JSX.Element {
 /** A small version of the grid: the fuller a cell, the darker it is. */
 function drawSmall(one: Runner, done: number, colour: string, width: number): Drawn {
   const { replay } = one;
-  const { rows, columns, shares } = blocksOf(replay, replay.at(done), 32);
+  const blocks = blocksOf(replay, replay.at(done), 32);
+  const { rows, columns, shares } = blocks;
   const high = clamp(Math.floor(150 / rows), 3, 14);
   const wide = width / columns;
+  const height = rows * high;
+  // Blocks of several ranks have nothing that lights up.
+  if (rows < replay.ranks) {
+    const lies = { left: 0, top: 0, pitchX: wide, pitchY: high, cellX: Math.max(1, wide - 1), cellY: high - 1 };
+    const layers = blockLayers(blocks, lies, (share) => ({ colour, opacity: 0.1 + 0.9 * share }));
+    return { width, height, content: null, layers };
+  }
   const cells = shares.map((share, block) => {
     const [row, column] = [Math.floor(block / columns), block % columns];
     return (
@@ -290,5 +298,5 @@ function drawSmall(one: Runner, done: number, colour: string, width: number): Dr
       />
     );
   });
-  return { width, height: rows * high, content: cells };
+  return { width, height, content: cells };
 }
