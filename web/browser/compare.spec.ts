@@ -77,12 +77,22 @@ test("a message says what it waited for, and leads there", async ({ page }) => {
 });
 
 test("an arrow key plays its step: numbers travel and merge", async ({ page }) => {
+  await page.clock.install({ time: 0 });
   await page.goto(`${address}#view=holds&collective=all_reduce&algorithm=ring&ranks=4`);
-  await page.keyboard.press("ArrowRight");
-  await expect(page.locator(".travel .tile").first()).toBeAttached();
-  await expect(page.locator(".where")).toHaveText("step 1 of 6");
-  await expect(page.locator(".travel")).toHaveCount(0);
-  await expect(page.locator(".where")).toHaveText("step 1 of 6");
+  await expect(page.locator(".where")).toHaveText("start");
+  await page.clock.pauseAt(1_000_000);
+  for (const [key, place] of [
+    ["ArrowRight", "step 1 of 6"],
+    ["ArrowLeft", "start"],
+  ]) {
+    await page.keyboard.press(key);
+    await page.clock.runFor(350); // half of a step: it takes 0.7 s
+    await expect(page.locator(".travel .tile")).toHaveCount(4);
+    await expect(page.locator(".where")).toHaveText("step 1 of 6");
+    await page.clock.runFor(600);
+    await expect(page.locator(".travel")).toHaveCount(0);
+    await expect(page.locator(".where")).toHaveText(place);
+  }
 });
 
 test("data and clips are files for other programs", async ({ page }) => {

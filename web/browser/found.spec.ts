@@ -5,6 +5,7 @@ const NETWORKS = ["dgx1", "mesh:shape=3x3", "torus:shape=4x4", "mi250:nodes=2", 
 
 for (const network of NETWORKS) {
   test(`what was found for ${network} is drawn in every view`, async ({ page }) => {
+    test.setTimeout(480_000); // the search alone takes 20 s of processor time
     const { address } = found("--collective", "all_gather", "--topology", network, "--size", "64M");
     await page.goto(address);
     await expect(page.locator(".bottleneck.cut")).toContainText("so nothing is faster than");
