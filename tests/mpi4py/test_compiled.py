@@ -302,7 +302,7 @@ def exchanged(_: object, seed: int, steps: int) -> None:
         is_object = shared.random() < 0.2
         if is_object:
             sending = comm.isend((number, mine.tobytes()), right, tag)
-            source = own.choice((left, MPI.ANY_SOURCE)) if size < 3 else left
+            source = own.choice((left, MPI.ANY_SOURCE)) if size == 1 or (size == 2 and shift) else left
             value = (
                 comm.recv(None, source, tag, status) if own.random() < 0.7 else comm.irecv(None, left, tag).wait(status)
             )
@@ -311,7 +311,7 @@ def exchanged(_: object, seed: int, steps: int) -> None:
         else:
             way = own.randrange(6)
             if way == 0:
-                sending = comm.Isend(message(own, MPI, mine), dest=right, tag=tag)
+                sending = comm.Isend(own.choice((mine, memoryview(mine), mine.reshape(1, -1))), dest=right, tag=tag)
                 comm.Recv(got, source=left, tag=own.choice((tag, MPI.ANY_TAG)), status=status)
                 sending.Wait()
             elif way == 1:
