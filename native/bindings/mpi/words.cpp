@@ -116,8 +116,9 @@ nb::object compiled(nb::handle type, const std::string& name, nb::handle functio
 PyObject* type_of_code(const char* format) {
     if (!format) return known.byte;
     if (*format == '@' || *format == '=' || *format == '<') ++format;
-    auto found = known.types_by_code.find(format);
-    return found == known.types_by_code.end() ? nullptr : found->second;
+    const bool is_complex = *format == 'Z';
+    const auto code = static_cast<unsigned char>(format[is_complex]);
+    return code < 128 && code && !format[is_complex + 1] ? known.types_by_code[is_complex][code] : nullptr;
 }
 
 PyTypeObject* type_in(nb::handle object) { return reinterpret_cast<PyTypeObject*>(object.inc_ref().ptr()); }
@@ -129,8 +130,11 @@ void learn(const nb::dict& facts) {
     known.status = type_in(facts["status"]);
     for (nb::handle one : nb::list(facts["memory"])) known.memory.push_back(type_in(one));
     for (nb::handle one : nb::list(facts["bytes"])) known.bytes.push_back(type_in(one));
-    for (auto [code, type] : nb::dict(facts["types_by_code"]))
-        known.types_by_code[nb::cast<std::string>(code)] = type.inc_ref().ptr();
+    for (auto [key, type] : nb::dict(facts["types_by_code"])) {
+        const auto code = nb::cast<std::string>(key);
+        const bool is_complex = code.size() == 2 && code[0] == 'Z';
+        if (is_complex || code.size() == 1) known.types_by_code[is_complex][code.back() & 127] = type.inc_ref().ptr();
+    }
     for (nb::handle pair : nb::list(facts["types"]))
         known.types[nb::object(pair[0]).release().ptr()] = dtype_named(pair[1]);
     for (nb::handle pair : nb::list(facts["ops"])) {

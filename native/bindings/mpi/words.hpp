@@ -24,10 +24,10 @@ namespace allfold::mpi {
 // What Python tells of its classes and tables, which live until the process ends.
 struct Known {
     PyTypeObject *state = nullptr, *request = nullptr, *status = nullptr;
-    std::vector<PyTypeObject*> memory;                                      // types of objects with memory
-    std::unordered_map<PyObject*, DType> types;                             // predefined, as the engine has them
-    std::unordered_map<std::string, PyObject*> types_by_code;               // of arrays
-    std::vector<PyTypeObject*> bytes;                                       // types of memory whose elements are bytes
+    std::vector<PyTypeObject*> memory;           // types of objects with memory
+    std::unordered_map<PyObject*, DType> types;  // predefined, as the engine has them
+    PyObject* types_by_code[2][128] = {};        // of arrays, by the last character of their format; [1]: after a Z
+    std::vector<PyTypeObject*> bytes;            // types of memory whose elements are bytes
     std::unordered_map<PyObject*, std::array<PyObject*, dtype_count>> ops;  // the engine's numbers, or null
     std::vector<std::pair<PyObject*, nb::object>> worlds;                   // what finds a communicator, and its calls
     nb::object in_thread;                                                   // its `communicator` is that of this thread
