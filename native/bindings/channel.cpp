@@ -14,8 +14,8 @@
 #include "bindings/bindings.hpp"
 #include "bindings/calls/communicator.hpp"
 #include "bindings/calls/entry.hpp"
+#include "bindings/calls/messages.hpp"
 #include "bindings/gil.hpp"
-#include "bindings/messages.hpp"
 #include "shared/attachment.hpp"
 #include "shared/text.hpp"
 

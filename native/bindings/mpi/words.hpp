@@ -4,7 +4,7 @@
 // calls on ordinary communicators with contiguous arrays of predefined types, and makes them as Communicator's own
 // methods do. Everything else it passes on to the method that it replaced, with the same arguments, before anything has
 // happened: derived types, wrong arguments, communicators that are freed, of threads or across hosts. So every error of
-// an argument is raised by Python. What MPI's types and operations are, Python says (mpi4py/compiled.py).
+// an argument is raised by Python. What MPI's types and operations are, Python says (mpi4py/data/compiled.py).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,7 +17,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/calls/entry.hpp"
-#include "bindings/messages.hpp"
+#include "bindings/calls/messages.hpp"
 
 namespace allfold::mpi {
 

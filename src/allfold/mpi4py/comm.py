@@ -13,8 +13,8 @@ from . import constants as c
 from . import failures
 from .agreements import Agreement
 from .collectives import Collectives, with_forms
-from .compiled import use
 from .data.attributes import new_keyval, remove_keyval
+from .data.compiled import use
 from .data.memory import array_of, buffer, bytes_of
 from .environment import abort, own_state, world, world_state
 from .failures import Errhandler, error, is_of_mpi, translated

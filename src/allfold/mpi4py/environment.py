@@ -21,7 +21,7 @@ from ..errors import UsageError
 from ..launch.environment import in_this_thread
 from ..version import __version__
 from . import constants as c
-from .compiled import know
+from .data.compiled import know
 from .data.memory import buffer
 from .failures import error
 from .records import CommunicatorState

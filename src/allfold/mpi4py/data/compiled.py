@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native
-from ..dtypes import DTYPES
-from ..launch.environment import in_this_thread
-from . import constants as c
-from .data.datatypes import Datatype
-from .data.memory import IN_PLACE
-from .data.ops import OPS, SUM, Op
-from .data.pickling import loaded
-from .data.predefined import BYTE, TYPES, TYPES_BY_CODE, of_dtype
-from .failures import Exception as MPIException
-from .records import CommunicatorState
-from .requests import Arrived, Request, Status
+from ... import _native
+from ...dtypes import DTYPES
+from ...launch.environment import in_this_thread
+from .. import constants as c
+from ..failures import Exception as MPIException
+from ..records import CommunicatorState
+from ..requests import Arrived, Request, Status
+from .datatypes import Datatype
+from .memory import IN_PLACE
+from .ops import OPS, SUM, Op
+from .pickling import loaded
+from .predefined import BYTE, TYPES, TYPES_BY_CODE, of_dtype
 
 
 def use(cls: type, *names: str) -> None:
