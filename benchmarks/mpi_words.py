@@ -97,7 +97,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--largest", type=int, default=SIZES[-1], metavar="BYTES")
     parser.add_argument("--mpi", default=sys.executable, metavar="PYTHON", help="an environment with mpi4py and an MPI")
-    parser.add_argument("--mpirun", metavar="PATH", help="its launcher; without it, the one beside that Python, or on PATH")
+    parser.add_argument(
+        "--mpirun", metavar="PATH", help="its launcher; without it, the one beside that Python, or on PATH"
+    )
     parser.add_argument("--bind", action="store_true", help="keep every rank on one core")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -108,8 +110,12 @@ def main() -> None:
     allfold = [sys.executable, "-m", "allfold", "run", "-n", many, "--", sys.executable, "-m", "allfold.mpi4py", *own]
     mpirun = arguments.mpirun or shutil.which("mpirun", path=str(Path(arguments.mpi).parent)) or shutil.which("mpirun")
     if mpirun is None:
-        parser.error(f"there is no mpirun beside {arguments.mpi}: make bench-peers installs one; --mpirun names another")
-    mpi = subprocess.run([mpirun, "--version"], check=True, capture_output=True, text=True).stdout.strip().splitlines()[0]
+        parser.error(
+            f"there is no mpirun beside {arguments.mpi}: make bench-peers installs one; --mpirun names another"
+        )
+    mpi = (
+        subprocess.run([mpirun, "--version"], check=True, capture_output=True, text=True).stdout.strip().splitlines()[0]
+    )
     options = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in mpi else []
     theirs = [mpirun, "-n", many, *options, arguments.mpi, *own]
     times: dict[tuple[str, int], list[tuple[float, float]]] = {}
