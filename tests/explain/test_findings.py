@@ -220,6 +220,18 @@ def test_a_rank_without_a_record_is_missed_where_the_others_wait() -> None:
     assert [(found.group, found.place) for found in findings(run)] == [(WORLD, "train.py:9")]
 
 
+def test_a_rank_that_has_not_come_yet_did_not_die_with_another() -> None:
+    run = a_run([[A, B], [A], [A], [A]])
+    run.ranks[2].ended = "died (process 7)"
+    found = the_finding(run)
+    assert found.ranks == (2,)
+    assert found.sentence.startswith("rank 2 died (process 7) and never made broadcast(float32[4]) at train.py:9"), (
+        found
+    )
+    run.ranks[1].ended = "died (process 6)"
+    assert the_finding(run).sentence.startswith("rank 1 died (process 6), rank 2 died (process 7) and never made")
+
+
 def test_a_rank_that_died() -> None:
     run = a_run([[A, B], [A], [A, B]])
     run.ranks[1].ended = "was killed by signal 9"

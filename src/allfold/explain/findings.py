@@ -250,9 +250,13 @@ def _absent(run: RunFacts, trouble: Trouble, free: Sequence[int]) -> Finding:
             dict(trouble.made),
             common,
         )
+    if gone := [one for one in who if one in run.ranks and run.ranks[one].ended]:
+        who, facts = gone, run.ranks[gone[0]]  # the others may still come
     if facts.ended:
         kind = "left out" if facts.ended.startswith("ended") else "dead"
-        sentence = f"{_fate(who, facts.ended)} and never made {wait}"
+        fates = [run.ranks[one].ended for one in who]
+        said = _fate(who, facts.ended) if len({*fates}) == 1 else ", ".join(map(_fate, ([one] for one in who), fates))
+        sentence = f"{said} and never made {wait}"
     elif facts.at and not facts.in_call:
         kind = "late"
         are, have = ("is", "has") if len(who) == 1 else ("are", "have")
