@@ -26,7 +26,6 @@ from .format import CALL, DONE, ENDS, FAIL, FORM, GROUP, HEAD, SEED, STORE, WORL
 from .keep import Keep
 from .seeds import Seed
 from .stages import zero_placeholders
-from .wait import wait_of_torch
 
 _LAST_SECONDS = 0.2
 _internal: Any = torch._C._distributed_c10d
@@ -85,7 +84,7 @@ class CallRecorder:
         work = work_of(result)
         if work is None or not made.background:
             if work is not None:
-                wait_of_torch(work)
+                work.wait()
             self.done(number, targets)
             return result
         if made.operation not in POINT_TO_POINT:
