@@ -9,14 +9,14 @@ import torch.distributed as dist
 
 from ..intercept.done_work import NO_TIMEOUT
 
-wait_of_torch = dist.Work.wait
+_wait_of_torch = dist.Work.wait
 _POLL_SECONDS = 0.0005
 
 
 def wait(work: Any, *arguments: Any, **given: Any) -> Any:
     """torch's `Work.wait`, extended: torch's own accepts no timeout for a Work object made from a future."""
     try:
-        return wait_of_torch(work, *arguments, **given)
+        return _wait_of_torch(work, *arguments, **given)
     except RuntimeError as error:
         if "FutureWrappingWork" not in str(error):
             raise
@@ -26,4 +26,4 @@ def wait(work: Any, *arguments: Any, **given: Any) -> Any:
         if time.monotonic() > end:
             raise RuntimeError(f"Operation timed out after {timeout.total_seconds():g} s")
         time.sleep(_POLL_SECONDS)
-    return wait_of_torch(work)
+    return _wait_of_torch(work)
