@@ -91,3 +91,20 @@ def lopsided(ranks):
   await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 0");
   await expect(page.locator(".says")).toHaveText("lacks rank 1 and has rank 3 twice");
 });
+
+test("a move from a rank to itself is a loop beside its cell, and strikes out no number", async ({ page }) => {
+  const path = written(
+    "to_itself.py",
+    `from allfold import reduce
+
+def to_itself(ranks):
+    yield [reduce(chunk=0, source=s, destination=d) for s in range(ranks) for d in range(ranks)]
+`,
+  );
+  await page.goto(exported(`${path}:to_itself`, "--collective", "all_reduce", "--ranks", "3"));
+  const [cell, arc] = await Promise.all([
+    page.locator('[data-cell="0 0"] .cell').boundingBox(),
+    page.locator("#view-holds .arcs .arc").first().boundingBox(), // from rank 0 to rank 0
+  ]);
+  expect(arc!.x).toBeGreaterThan(cell!.x + 0.8 * cell!.width); // the box has room for the line's width
+});

@@ -104,7 +104,16 @@ function curve(
   const sourceY = grid.y(move.source) + grid.cellY / 2;
   const intoY = grid.y(move.destination) + grid.cellY / 2;
   let points: Curve;
-  if (move.chunk === move.into && move.source !== move.destination) {
+  if (move.chunk === move.into && move.source === move.destination) {
+    // To itself: a loop beside the cell, so that it strikes out no number.
+    const [edge, high, reach] = [sourceX + grid.cellX, grid.cellY * 0.2, Math.min(24, grid.gap)];
+    points = [
+      [edge, sourceY - high],
+      [edge + reach, sourceY - 2 * high],
+      [edge + reach, sourceY + 2 * high],
+      [edge + 1, sourceY + high],
+    ];
+  } else if (move.chunk === move.into) {
     // Within a column: out at the right edge and back in, wider the farther it goes; a single column has all the room.
     const edge = sourceX + grid.cellX;
     const far = Math.abs(intoY - sourceY);
