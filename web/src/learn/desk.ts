@@ -27,6 +27,7 @@ export class Desk {
   /** Whether the file was changed outside while something was typed here. */
   readonly conflict = signal(false);
   private timer = 0;
+  private saving: Promise<boolean> | null = null;
   private looking = 0;
   private acts = 0; // a look that was on its way while something was done has seen an older state
 
@@ -58,9 +59,13 @@ export class Desk {
     if (!this.conflict.value) this.timer = window.setTimeout(() => void this.save(), PAUSE);
   }
 
-  /** Save what was typed; whether the file is now what is shown. */
-  async save(): Promise<boolean> {
+  /** Save what was typed; whether the file is now what is shown. One at a time: a second would name a version that the first replaces. */
+  save(): Promise<boolean> {
     clearTimeout(this.timer);
+    return (this.saving ??= this.saveAll().finally(() => (this.saving = null)));
+  }
+
+  private async saveAll(): Promise<boolean> {
     while (this.draft.value !== null) {
       const text = this.draft.value;
       const done = await this.do("save", { text, version: this.work.value?.version });
