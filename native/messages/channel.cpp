@@ -431,8 +431,14 @@ bool Channel::write(Outbound& out, Operation& operation) {
 // between two ranks take 0.65 of the time. One message alone is faster through the ring: then both of its ends copy.
 // Among eight ranks on 16 cores, reading took up to 1.15 times as long.
 bool Channel::is_worth_offering(const Operation& operation) const {
-    return fetches_ && members_.size() <= most_that_offer && operation.bytes() > ring_bytes_ && !posted_.empty() &&
+    return fetches_ && members_.size() <= most_that_offer && operation.bytes() > ring_bytes_ && is_receiving() &&
            is_fetchable(operation.data, operation.bytes());
+}
+
+// True if a receive has been posted, or takes a message that is arriving.
+bool Channel::is_receiving() const {
+    return !posted_.empty() || std::any_of(inbound_.begin(), inbound_.end(),
+                                           [](const Inbound& in) { return in.arriving && in.into != nullptr; });
 }
 
 // Whether its receiver is done with the offer of a message: if it was refused, all of it has yet to be sent.

@@ -162,6 +162,7 @@ class Channel {
     bool push(Outbound& out);
     bool write(Outbound& out, Operation& operation);
     bool is_worth_offering(const Operation& operation) const;
+    bool is_receiving() const;
     bool was_taken(Outbound& out, Operation& operation);
     void revoke(Outbound& out, Operation& operation);
     bool fetch_more(Inbound& in);
