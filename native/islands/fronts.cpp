@@ -10,8 +10,7 @@ namespace allfold {
 
 namespace {
 
-constexpr int fronts_ahead = 2;   // receives that are posted before their calls
-constexpr int told_together = 4;  // headers without data, of calls in a row; fewer than calls_ahead
+constexpr int fronts_ahead = 2;  // receives that are posted before their calls
 
 }  // namespace
 
@@ -71,37 +70,16 @@ void Fronts::begin(const char* said, const Waiting& waiting) {
 void Fronts::send(int peer, const char* data, size_t bytes) {
     if (bytes > limits_.most) throw EngineError(Fault::usage, "the data are too long to follow a header");
     const size_t along = bytes > limits_.along ? 0 : bytes;
-    at(peer).untold = 0;  // the wire sends those first
-    sent_.push_back(wire_.send(peer, front_with(data, along), head() + along, limits_.front_tag));
-    if (bytes > along) long_sent_.push_back(wire_.send(peer, data, bytes, limits_.long_tag));
-}
-
-void Fronts::tell(int peer) {
-    int& untold = at(peer).untold;
-    if (untold + 1 < told_together && wire_.send_later(peer, front_with(nullptr, 0), head(), limits_.front_tag))
-        ++untold;
-    else
-        send(peer, nullptr, 0);
-}
-
-void Fronts::tell_all() {
-    for (int peer : peers_) {
-        if (at(peer).untold) wire_.flush(peer);
-        at(peer).untold = 0;
-    }
-}
-
-// The header of this call with data: peers that are sent the same data share it.
-const char* Fronts::front_with(const char* data, size_t bytes) {
-    if (used_ == 0 || fronts_[used_ - 1].data != data || fronts_[used_ - 1].bytes != bytes) {
+    if (used_ == 0 || fronts_[used_ - 1].data != data || fronts_[used_ - 1].bytes != along) {
         if (used_ == fronts_.size()) fronts_.push_back({std::vector<char>(head() + limits_.along), nullptr, 0});
         Sent& front = fronts_[used_++];
         front.data = data;
-        front.bytes = bytes;
+        front.bytes = along;
         std::memcpy(front.memory.data(), said_, limits_.said);
-        if (bytes) std::memcpy(front.memory.data() + head(), data, bytes);
+        if (along) std::memcpy(front.memory.data() + head(), data, along);
     }
-    return fronts_[used_ - 1].memory.data();
+    sent_.push_back(wire_.send(peer, fronts_[used_ - 1].memory.data(), head() + along, limits_.front_tag));
+    if (bytes > along) long_sent_.push_back(wire_.send(peer, data, bytes, limits_.long_tag));
 }
 
 void Fronts::expect(int peer, size_t bytes) {

@@ -48,11 +48,6 @@ class Fronts {
     void settle(const Waiting& waiting);
     // Sends the header to a peer, with data, which must not change until `sent` has returned.
     void send(int peer, const char* data, size_t bytes);
-    // Sends the header to a peer that needs nothing from this rank in this call, and so does not wait for it: together
-    // with those of the next calls, if the wire can do that.
-    void tell(int peer);
-    // Sends the headers that wait for those of later calls.
-    void tell_all();
     // Posts the receive of data that follow a peer's header, unless they are short enough to be sent with it.
     void expect(int peer, size_t bytes);
     // A peer's header for this call; valid until `refill`. Compares those of earlier calls first.
@@ -78,7 +73,6 @@ class Fronts {
         std::vector<Room> used, followed;  // received into in this call, and may still be read
         std::deque<Room> following;        // at most one
         std::deque<std::string> unheard;  // this rank's headers of the calls for which the peer's has not been compared
-        int untold = 0;                   // headers that wait for those of later calls
     };
 
     Peer& at(int peer);
@@ -86,7 +80,6 @@ class Fronts {
     void post_following(int peer, Room room);
     void await(Room& room, const Waiting& waiting);
     void compare_next(int peer, const Waiting& waiting);
-    const char* front_with(const char* data, size_t bytes);
     void await_all(std::vector<WireTransfer*>& transfers, const Waiting& waiting);
     size_t head() const { return (limits_.said + 63) / 64 * 64; }  // the data behind it are folded where they arrive
 
@@ -95,7 +88,7 @@ class Fronts {
     Limits limits_;
     std::vector<Peer> by_rank_;
     const char* said_ = nullptr;
-    struct Sent {  // a header with data
+    struct Sent {  // a header with data: peers that are sent the same data share it
         std::vector<char> memory;
         const char* data;
         size_t bytes;

@@ -96,12 +96,6 @@ void PeerLinks::send_front(int peer, const char* data, size_t bytes) {
     if (bytes > fronts->limits().along) note(true, peer, bytes, begun);
 }
 
-void PeerLinks::tell_front(int peer) {
-    int64_t begun = nanoseconds_now();
-    fronts->tell(peer);
-    note(true, peer, fronts->bytes_with(0), begun);
-}
-
 const char* PeerLinks::receive_front(int peer, size_t bytes, const Waiting& waiting) {
     int64_t begun = nanoseconds_now();
     const char* said = fronts->receive(peer, waiting);
@@ -110,10 +104,7 @@ const char* PeerLinks::receive_front(int peer, size_t bytes, const Waiting& wait
 }
 
 void PeerLinks::settle(const Waiting& waiting) {
-    if (fronts) {
-        fronts->tell_all();
-        fronts->settle(waiting);
-    }
+    if (fronts) fronts->settle(waiting);
     while (wire->is_draining() && Clock::now() < waiting.deadline) {
         wire->sleep(wire->turn(), Clock::now() + 1ms);
         if (waiting.interrupted) waiting.interrupted();
@@ -248,7 +239,7 @@ void MessageRun::along(const char* said) {
             std::erase(message.sends ? untold : unheard, static_cast<int>(message.peer));
     }
     auto tell = [&] {
-        for (int peer : std::exchange(untold, {})) links_.tell_front(peer);
+        for (int peer : std::exchange(untold, {})) links_.send_front(peer);
     };
     while (at_ < program_.instructions.size()) {
         if (program_.instructions[at_].kind == MessageProgram::Kind::await) tell();

@@ -83,7 +83,6 @@ struct PeerLinks {
     void send_fronts(const char* said, const Waiting& waiting);
     // See Fronts.
     void send_front(int peer, const char* data = nullptr, size_t bytes = 0);
-    void tell_front(int peer);  // see Fronts::tell
     const char* receive_front(int peer, size_t bytes, const Waiting& waiting);
 
     // Before this end is closed: wait until what was sent in calls that others may still be in has arrived.

@@ -51,31 +51,9 @@ class TcpWire final : public MatchedWire<Connection, Transfer, std::unique_ptr<K
         std::lock_guard lock(mutex_);
         return std::any_of(peers_.begin(), peers_.end(), [](const Connection& one) {
             int unconfirmed = 0;
-            return !one.is_lost() && (!one.outgoing.empty() || !one.later.empty() ||
-                                      (ioctl(one.descriptor, SIOCOUTQ, &unconfirmed) == 0 && unconfirmed > 0));
+            return !one.is_lost() &&
+                   (!one.outgoing.empty() || (ioctl(one.descriptor, SIOCOUTQ, &unconfirmed) == 0 && unconfirmed > 0));
         });
-    }
-
-    bool send_later(int peer, const void* data, size_t bytes, uint64_t tag) override {
-        if (!is_here() || peer < 0 || peer >= size() || bytes > tcp_longest_at_once) return false;
-        std::lock_guard lock(mutex_);
-        Connection& to = peers_[static_cast<size_t>(peer)];
-        if (to.is_lost()) return true;  // as a send that fails after it was released
-        const Header header{Header::message, 0, tag, bytes};
-        const auto *head = reinterpret_cast<const uint8_t*>(&header), *body = static_cast<const uint8_t*>(data);
-        to.later.insert(to.later.end(), head, head + sizeof header);
-        to.later.insert(to.later.end(), body, body + bytes);
-        return true;
-    }
-
-    void flush(int peer) override {
-        if (!is_here() || peer < 0 || peer >= size()) return;
-        std::lock_guard lock(mutex_);
-        Connection& to = peers_[static_cast<size_t>(peer)];
-        if (to.is_lost()) return;
-        const bool is_idle = to.outgoing.empty();
-        take_later(to);
-        begin_writing(to, is_idle);
     }
 
   private:
@@ -132,8 +110,6 @@ class TcpWire final : public MatchedWire<Connection, Transfer, std::unique_ptr<K
 
     void begin_send(Connection& one, Transfer* transfer) override {
         const size_t bytes = transfer->size;
-        const bool is_idle = one.outgoing.empty();
-        take_later(one);
         if (bytes <= tcp_longest_at_once) {
             one.outgoing.push_back({{Header::message, 0, transfer->tag, bytes}, transfer, 0, bytes});
         } else {
@@ -141,29 +117,8 @@ class TcpWire final : public MatchedWire<Connection, Transfer, std::unique_ptr<K
             one.waiting_sends[id] = transfer;
             one.outgoing.push_back({{Header::ask, id, transfer->tag, bytes}, nullptr, 0, 0});
         }
-        begin_writing(one, is_idle);
-    }
-
-    // `is_idle`: nothing was being written before.
-    void begin_writing(Connection& one, bool is_idle) {
-        if (is_idle && !one.outgoing.empty() && write_some(one)) prod(one);
+        if (one.outgoing.size() == 1 && write_some(one)) prod(one);
         settle(one);
-    }
-
-    // Messages that have waited for the next one become one piece of outgoing data: the first header, and the rest as
-    // what follows it.
-    void take_later(Connection& one) {
-        if (one.later.empty()) return;
-        auto* all = new Transfer;
-        all->sends = all->was_left = true;  // the wire deletes it at the end
-        all->size = one.later.size() - sizeof(Header);
-        all->copy.reset(new uint8_t[all->size]);
-        all->memory = all->copy.get();
-        Header first;
-        std::memcpy(&first, one.later.data(), sizeof first);
-        std::memcpy(all->memory, one.later.data() + sizeof first, all->size);
-        one.outgoing.push_back({first, all, 0, all->size});
-        one.later.clear();
     }
 
     // True if more could be written now.
@@ -176,19 +131,16 @@ class TcpWire final : public MatchedWire<Connection, Transfer, std::unique_ptr<K
                 size_t bytes = std::min(longest_piece, next->size - next->moved);
                 one.outgoing.push_back({{Header::piece, next->asked_as, 0, bytes}, next, next->moved, bytes});
             }
-            // Up to `most_together` of them in one system call.
-            std::array<iovec, 2 * most_together> parts;
-            size_t count = 0;
-            for (size_t i = 0; i < std::min(most_together, one.outgoing.size()); ++i) {
-                Outgoing& out = one.outgoing[i];
-                if (out.gone < sizeof(Header))
-                    parts[count++] = {reinterpret_cast<uint8_t*>(&out.header) + out.gone, sizeof(Header) - out.gone};
-                size_t body = out.gone > sizeof(Header) ? out.gone - sizeof(Header) : 0;
-                if (body < out.bytes) parts[count++] = {out.of->memory + out.from + body, out.bytes - body};
-            }
+            Outgoing& out = one.outgoing.front();
+            std::array<iovec, 2> parts;
+            int count = 0;
+            if (out.gone < sizeof(Header))
+                parts[count++] = {reinterpret_cast<uint8_t*>(&out.header) + out.gone, sizeof(Header) - out.gone};
+            size_t body = out.gone > sizeof(Header) ? out.gone - sizeof(Header) : 0;
+            if (body < out.bytes) parts[count++] = {out.of->memory + out.from + body, out.bytes - body};
             msghdr what{};
             what.msg_iov = parts.data();
-            what.msg_iovlen = count;
+            what.msg_iovlen = static_cast<size_t>(count);
             ssize_t written = sendmsg(one.descriptor, &what, MSG_NOSIGNAL | MSG_DONTWAIT);
             if (written < 0) {
                 if (errno == EINTR) continue;
@@ -196,31 +148,26 @@ class TcpWire final : public MatchedWire<Connection, Transfer, std::unique_ptr<K
                 one.write_error = errno;  // see `settle`
                 return false;
             }
-            const auto gone = static_cast<size_t>(written);
-            account(one, gone);
-            if (budget <= gone) return true;
-            budget -= gone;
-        }
-        return false;
-    }
-
-    // This many bytes of what is outgoing have been written. If it was not all, the kernel's buffer is full, and epoll
-    // reports when there is room.
-    void account(Connection& one, size_t written) {
-        while (written > 0) {
-            Outgoing& out = one.outgoing.front();
-            const size_t whole = sizeof(Header) + out.bytes, moved = std::min(written, whole - out.gone);
-            out.gone += moved;
-            written -= moved;
-            if (out.gone < whole) return;
+            out.gone += static_cast<size_t>(written);
+            if (out.gone < sizeof(Header) + out.bytes) {
+                // The kernel's buffer is full; epoll reports when there is room.
+                if (budget <= static_cast<size_t>(written)) return true;
+                budget -= static_cast<size_t>(written);
+                continue;
+            }
             Outgoing gone = out;
             one.outgoing.pop_front();
-            if (gone.of == nullptr) continue;
-            gone.of->moved += gone.bytes;
-            if (gone.of->moved < gone.of->size) continue;
-            if (gone.header.kind == Header::piece) one.long_sends.pop_front();
-            done(gone.of, one, gone.of->size);
+            if (gone.of != nullptr) {
+                gone.of->moved += gone.bytes;
+                if (gone.of->moved == gone.of->size) {
+                    if (gone.header.kind == Header::piece) one.long_sends.pop_front();
+                    done(gone.of, one, gone.of->size);
+                }
+            }
+            if (budget <= static_cast<size_t>(written)) return true;
+            budget -= static_cast<size_t>(written);
         }
+        return false;
     }
 
     // Nothing more can be written. But what the other end sent before may still be read.

@@ -32,7 +32,6 @@ inline constexpr uint64_t longest_message = uint64_t{1} << 48;
 inline constexpr size_t staging_bytes = 16 << 10;
 // Bytes of one connection that are moved before the others get their turn, and waiting threads check their transfers.
 inline constexpr size_t most_at_once = 4 << 20;
-inline constexpr size_t most_together = 4;  // messages, or pieces, in one system call
 
 struct Transfer final : MatchedTransfer {
     size_t moved = 0;
@@ -85,7 +84,6 @@ struct Connection : MatchedPeer {
     uint32_t next_incoming = 0;
 
     std::deque<Outgoing> outgoing;
-    std::vector<uint8_t> later;        // messages that wait for the next one, each with its header
     std::deque<Transfer*> long_sends;  // the other end has asked for them
     std::unordered_map<uint32_t, Transfer*> waiting_sends;
     uint32_t next_send = 0;

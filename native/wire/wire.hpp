@@ -57,10 +57,6 @@ class Wire {
     // that receive and of the connection. A short send has usually ended when this returns.
     virtual WireTransfer* send(int peer, const void* data, size_t bytes, uint64_t tag) = 0;
     virtual WireTransfer* receive(int peer, void* data, size_t bytes, uint64_t tag) = 0;  // `peer` may be any_peer
-    // Sends a copy of a short message together with the next one to this peer, or at the next `flush`. A wire that
-    // cannot do that returns false, and sends nothing.
-    virtual bool send_later(int, const void*, size_t, uint64_t) { return false; }
-    virtual void flush(int) {}
     // To be called once for every transfer, whose memory then belongs to the caller. If it has not ended: a receive is
     // cancelled, and what has begun to arrive for it is lost; a send continues from a copy. Where the carrier cannot do
     // that, because it reads and writes the memory itself, the connection to that peer is closed with the transfer.

@@ -27,6 +27,7 @@ from allfold.search.find import find
 SOURCE = Path(af.__file__).parent
 # What needs ranks has no twin: these rooms are only entered with an engine.
 WITH_ENGINE = (
+    "mpi4py",  # only where ranks are processes
     "record",
     "engines",
     "communicator",
