@@ -28,6 +28,7 @@ def differ_in_length(comm: Communicator, root: int, which: list[int]) -> list[tu
         lambda group: group.reduce_scatter(whole, array, timeout=60.0),
     ):
         group = comm.group(range(comm.size))  # broken after it
+        comm.barrier()  # all ranks have made it: one that is still making it would get the error there
         said.append(said_by(lambda call=call, group=group: (call(group), group.barrier(timeout=60.0))))
         time.sleep(1)  # who has heard of it does nothing that would tell the others
     return said
