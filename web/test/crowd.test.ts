@@ -7,17 +7,17 @@ import { fixture } from "./fixture";
 
 const MOST = 4; // rows and columns: cells of all larger schedules are grouped
 
-test("blocks are counted on from the last step as anew", () => {
+test("blocks counted step by step are the same as counted from the start", () => {
   for (const golden of fixture<Replayable>("golden.json")) {
     const [forwards, backwards] = [new Replay(golden), new Replay(golden)];
     const name = `${golden.schedule.collective} ${golden.schedule.algorithm} ${golden.schedule.ranks}`;
     const sharesAt = (replay: Replay, step: number): number[] => blocksOf(replay, replay.at(step), MOST).shares;
     // Going back, every cell is counted.
-    const anew = new Map<number, number[]>();
-    for (let step = backwards.steps; step >= 0; step--) anew.set(step, sharesAt(backwards, step));
-    const counted = new Map([...anew.keys()].reverse().map((step) => [step, sharesAt(forwards, step)]));
-    expect(counted, name).toEqual(anew);
-    expect([...anew.values()].flat().filter((share) => share < 0 || share > 1)).toEqual([]);
+    const whole = new Map<number, number[]>();
+    for (let step = backwards.steps; step >= 0; step--) whole.set(step, sharesAt(backwards, step));
+    const counted = new Map([...whole.keys()].reverse().map((step) => [step, sharesAt(forwards, step)]));
+    expect(counted, name).toEqual(whole);
+    expect([...whole.values()].flat().filter((share) => share < 0 || share > 1)).toEqual([]);
   }
 });
 

@@ -48,7 +48,7 @@ class CommunicatorState:
         return self.size <= _ONE_FOLDS_UP_TO and isinstance(self.communicator.engine, SharedMemory)
 
     def _compiled(self) -> Any:
-        """What the extension needs for the calls that it makes without Python; None if it makes none."""
+        """The state for calls that the extension makes without Python; None if all calls go through Python."""
         engine = self.communicator.engine
         if not isinstance(engine, SharedMemory):
             return None
