@@ -14,6 +14,8 @@ import pytest
 
 import allfold as af
 from allfold.communicator.communicator import Communicator, connect
+from allfold.engines.last_words import who_left
+from allfold.wording import name_ranks
 
 PATIENCE = 60.0
 
@@ -119,3 +121,25 @@ def test_the_loss_of_another_rank_is_not_taken_for_the_cause() -> None:
 
     said = af.spawn(work, 2, timeout=PATIENCE)[1]
     assert "rank 0 has left: it closed its communicator" in said
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ({1: ""}, "rank 1 has left: closed"),
+        ({2: "", 1: ""}, "ranks 1 and 2 have left"),
+        ({0: "", 1: "ValueError: bad"}, "rank 1 has left: it is ending after ValueError: bad"),
+        (
+            {2: "ValueError: bad", 1: "ValueError: bad"},
+            "ranks 1 and 2 have left: they are ending after ValueError: bad",
+        ),
+        (
+            {0: "", 2: "KeyError: 3", 1: "ValueError: bad"},
+            "rank 1 has left: it is ending after ValueError: bad; rank 2 has left: it is ending after KeyError: 3",
+        ),
+    ],
+)
+def test_ranks_that_end_after_an_exception_are_named_before_those_that_followed(
+    words: dict[int, str], said: str
+) -> None:
+    assert who_left(words, name_ranks, without=": closed") == said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from .engine import FAILURES
 
@@ -19,10 +19,24 @@ def last_words() -> str:
     return _words(sys.exc_info()[1]) or _noted
 
 
-def ending(words: Iterable[str | None]) -> str:
-    """The end of a sentence about ranks that have left, from their last words."""
-    said = next(filter(None, words), "")
-    return f": it is ending after {said}" if said else ""
+def who_left(words: Mapping[int, str], name: Callable[[list[int]], str], what: str = "", without: str = "") -> str:
+    """`rank 1 has left: it is ending after ValueError: bad data`, from the last words of the ranks that have left.
+
+    If ranks end after an exception, only they are named: the others often left because of them. `what`: which group they
+    have left, if not the run; `without`: added for a single rank without last words.
+    """
+    by_words: dict[str, list[int]] = {}
+    for rank in sorted(words):
+        by_words.setdefault(words[rank], []).append(rank)
+    if len(by_words) > 1:
+        by_words.pop("", None)
+
+    def sentence(said: str, ranks: list[int]) -> str:
+        have, are = ("has", "it is") if len(ranks) == 1 else ("have", "they are")
+        why = f": {are} ending after {said}" if said else without if len(ranks) == 1 else ""
+        return f"{name(ranks)} {have} left{what}{why}"
+
+    return "; ".join(sentence(*one) for one in by_words.items())
 
 
 def note_ending() -> None:

@@ -560,13 +560,17 @@ def test_a_kernel_cache_of_another_user_is_not_used(tmp_path: Path, monkeypatch:
     assert compiler.compiled == 2
 
 
-def differs_before_the_others_are_told(comm: Communicator) -> str:
-    """Rank 1 meets rank 0 in a staged call that differs, before it says what it calls; the stream of rank 2 is held up."""
+def differs_before_the_others_are_told(comm: Communicator, comes_late: bool) -> str:
+    """Rank 1 meets rank 0 in a staged call that differs, before it says what it calls; the stream of rank 2 is held up, or
+    rank 2 comes when the others have given up."""
     device = device_of("staged")
     stream = device.new_stream()
     array = device.array(np.ones(100), stream)
     comm.all_reduce(array)
-    gate = gated(device, stream) if comm.rank == 2 else None
+    gate = gated(device, stream) if comm.rank == 2 and not comes_late else None
+    if comm.rank == 2 and comes_late:
+        memory = ways_of(comm).runner.memory  # type: ignore[union-attr]
+        wait_until(lambda: memory.standing(0) and memory.standing(1))
     if comm.rank == 1:
         keep = runner.Runner.keep
 
@@ -583,8 +587,9 @@ def differs_before_the_others_are_told(comm: Communicator) -> str:
     return said
 
 
-def test_who_hears_of_a_mismatch_elsewhere_hears_what_differs() -> None:
-    said = af.spawn(differs_before_the_others_are_told, 3, timeout=30)
+@pytest.mark.parametrize("comes_late", (False, True))
+def test_who_hears_of_a_mismatch_elsewhere_hears_what_differs(comes_late: bool) -> None:
+    said = af.spawn(differs_before_the_others_are_told, 3, args=(comes_late,), timeout=30)
     assert all(one.startswith("MismatchError: ") for one in said)
     assert "rank 0 called it with float64[100] sum, rank 1 with float64[100] max" in said[2]
 

@@ -13,6 +13,7 @@ from ...fabrics.board import Board
 from ...fabrics.fabric import Disconnected, Fabric
 from ...wording import name_ranks
 from ..engine import Engine
+from ..last_words import who_left
 from .roster import Roster, Shared
 from .world import GRACE_SECONDS, World
 
@@ -73,9 +74,9 @@ class Membership:
         """The error of a call that needs these ranks of the world, if one of them is lost, or has left this group."""
         if (error := self.world.gone(ranks)) is not None:
             return error
-        left = [self._roster.ranks.index(rank) for rank in ranks if rank in self.left_after]
-        which = f"{self.where(left)} {'has' if len(left) == 1 else 'have'} left"
-        return RankLost(f"{which} {self._roster.label}{self.world.why(ranks)}") if left else None
+        left = [rank for rank in ranks if rank in self.left_after]
+        words = {self._roster.ranks.index(rank): said for rank, said in self.world.last_words(left).items()}
+        return RankLost(who_left(words, self.where, f" {self._roster.label}")) if left else None
 
     def ended(self, source: int | None) -> AllfoldError | None:
         """The error of a receive from a rank of the group (None: any rank), if no more messages can arrive."""

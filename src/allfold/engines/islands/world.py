@@ -23,7 +23,7 @@ from ...fabrics.board import Board
 from ...fabrics.fabric import Fabric, host_seconds
 from ...wording import name_ranks
 from ..engine import Engine
-from ..last_words import ending, last_words, note_ending
+from ..last_words import last_words, note_ending, who_left
 from .crossing import Tuned
 from .frames import MOST_TEXT, Frame, Frames, News
 from .neighbours import IslandWatch
@@ -163,11 +163,10 @@ class World:
             if rank in self._lost:
                 return RankLost(self._lost[rank])
         left = [rank for rank in ranks if rank in self._left]
-        which = f"{self.where(left)} {'has' if len(left) == 1 else 'have'} left"
-        return RankLost(f"{which}{self.why(left)}") if left else None
+        return RankLost(who_left(self.last_words(left), self.where)) if left else None
 
-    def why(self, ranks: Iterable[int]) -> str:
-        return ending(self._last_words.get(rank) for rank in ranks)
+    def last_words(self, ranks: Iterable[int]) -> dict[int, str]:
+        return {rank: self._last_words.get(rank, "") for rank in ranks}
 
     def lost(self) -> list[int]:
         """The ranks that are known to be lost, or to have left."""

@@ -14,7 +14,7 @@ from ...collectives import COLLECTIVES
 from ...errors import CollectiveTimeout, RankLost
 from ...wording import name_ranks
 from ..engine import Call, Engine
-from ..last_words import ending, last_words
+from ..last_words import last_words
 from ..mailbox import has_ended
 from ..taken import Taken, take
 from .meeting import Meeting, Visit, raise_named
@@ -78,7 +78,9 @@ class Reference(Engine):
         self._meeting.leave(self.rank)
 
     def abort(self) -> None:
-        aborted = RankLost(f"rank {self.rank} aborted this communicator{ending([last_words()])}")
+        words = last_words()
+        why = f": it is ending after {words}" if words else ""
+        aborted = RankLost(f"rank {self.rank} aborted this communicator{why}")
         self._meeting.end(self._meeting.lost([self.rank]) or aborted)
 
     def thread_ended(self) -> None:

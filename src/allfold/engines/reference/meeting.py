@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...wording import name_ranks
 from ..engine import name_group
-from ..last_words import ending, last_words
+from ..last_words import last_words, who_left
 from ..mailbox import Sent, Wanted, raise_separately
 from ..signature import Signature, called, check_groups, difference
 
@@ -278,11 +278,8 @@ class Meeting:
         """The error for a call or a message that needs these ranks, if it cannot succeed any more."""
         if self._ended is not None:
             return self._ended
-        gone = sorted(self._left.keys() & set(needed))
-        have = "have" if len(gone) > 1 else "has"
-        closed = ": it closed its communicator" if len(gone) == 1 else ""
-        why = ending(self._left[rank] for rank in gone) or closed
-        return RankLost(f"{name_ranks(gone)} {have} left{why}") if gone else None
+        gone = {rank: self._left[rank] for rank in self._left.keys() & set(needed)}
+        return RankLost(who_left(gone, name_ranks, without=": it closed its communicator")) if gone else None
 
 
 def raise_named(error: BaseException, name: str, place: str) -> NoReturn:

@@ -291,19 +291,18 @@ class Runner:
     def _met_elsewhere(self, ranks: Sequence[int]) -> AllfoldError:
         """The error of calls that differ, as these ranks found. They may have found it in a staged call, and say so there a
         moment later than here."""
-        first, deadline = self._first(), time.monotonic() + _SAID_ELSEWHERE_SECONDS
+        deadline = time.monotonic() + _SAID_ELSEWHERE_SECONDS
         differ = self._blamed_by(ranks) or range(self.engine.size)
         while True:
             calls = self._ledger.next()
             if len({*calls} - {None}) > 1:
                 return self._mismatch(calls)
-            if first is not None:
-                try:
-                    self.engine.native.check_given_up(first.name, self.memory.others)
-                except MismatchError as error:
-                    return self._because_of(differ, error)
-                except AllfoldError:  # it does not say what differs; another rank may, a moment later
-                    pass
+            try:
+                self.engine.native.check_given_up("", self.memory.others)
+            except MismatchError as error:
+                return self._because_of(differ, error)
+            except AllfoldError:  # it does not say what differs; another rank may, a moment later
+                pass
             if time.monotonic() >= deadline:
                 break
             time.sleep(_MOST_UNSEEN_SECONDS)
