@@ -48,4 +48,5 @@ setarch "$(uname -m)" -R ctest --test-dir "$folder" --tests-regex "$native" --ou
 # names a file's tests.
 export ALLFOLD_TEST_GRID=reduced ALLFOLD_ARENA_BYTES=$((1 << 28)) PYTHONPATH=$folder/site:$packages
 setarch "$(uname -m)" -R env LD_PRELOAD="$preload" "$python" -S -m pytest -p no:cacheprovider --capture=sys -k threads \
-    tests/engines/test_engine_threads*.py tests/communicator/test_point_to_point.py tests/programs/test_random_schedules.py
+    tests/engines/test_engine_threads*.py tests/communicator/test_point_to_point.py tests/programs/test_random_schedules.py \
+    tests/mpi4py/test_compiled.py

@@ -16,6 +16,7 @@ import pytest
 from launched import launched
 
 import allfold as af
+from allfold.launch.threads import run_threads
 
 SEEDS = int(os.environ.get("ALLFOLD_MPI_SEEDS", "1"))  # random programs
 TYPES = ("?", "b", "B", "h", "i", "l", "q", "L", "e", "f", "d", "F", "D", "S1")
@@ -100,10 +101,10 @@ class Steps:
         return name, found
 
 
-def compared(_: object, seed: int, steps: int) -> int:
+def compared(_: object, seed: int, steps: int, in_a_thread: bool = False) -> int:
     from allfold.mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
+    comm = MPI.COMM_WORLD.Dup() if in_a_thread else MPI.COMM_WORLD  # the world of a thread is found by Python
     calls = comm._ob.calls
     program = Steps(seed, MPI, comm)
     errors = 0
@@ -120,6 +121,13 @@ def compared(_: object, seed: int, steps: int) -> int:
 def test_random_collectives_do_what_the_python_functions_do() -> None:
     for seed, ranks in itertools.product(range(SEEDS), (1, 2, 3)):
         assert sum(launched(compared, ranks, seed, 150)) > 0, "no step of the program failed"
+
+
+@pytest.mark.parametrize("ranks", (2, 3))
+def test_random_collectives_of_threads_do_what_the_python_functions_do(ranks: int) -> None:
+    """Here and below: threads, for the sanitizers (`make sanitize`)."""
+    for seed in range(SEEDS):
+        assert sum(run_threads(compared, ranks, args=(seed, 150, True))) > 0, "no step of the program failed"
 
 
 def oracle(_: object) -> None:
@@ -282,11 +290,11 @@ def test_errors_and_states_are_as_in_python() -> None:
     launched(states, 2)
 
 
-def exchanged(_: object, seed: int, steps: int) -> None:
+def exchanged(_: object, seed: int, steps: int, in_a_thread: bool = False) -> None:
     """Messages of all lengths, sent and received in different ways, with some ranks' calls made in Python."""
     from allfold.mpi4py import MPI
 
-    comm, Request = MPI.COMM_WORLD, MPI.Request
+    comm, Request = MPI.COMM_WORLD.Dup() if in_a_thread else MPI.COMM_WORLD, MPI.Request
     rank, size = comm.rank, comm.size
     for number in range(steps):
         shared, own = random.Random(f"{seed} {number}"), random.Random(f"{seed} {number} {rank}")
@@ -342,6 +350,12 @@ def exchanged(_: object, seed: int, steps: int) -> None:
 def test_random_messages_arrive() -> None:
     for seed, ranks in itertools.product(range(SEEDS), (1, 2, 3)):
         launched(exchanged, ranks, seed, 200)
+
+
+@pytest.mark.parametrize("ranks", (2, 3))
+def test_random_messages_of_threads_arrive(ranks: int) -> None:
+    for seed in range(SEEDS):
+        run_threads(exchanged, ranks, args=(seed, 200, True))
 
 
 def in_threads(_: object) -> Any:

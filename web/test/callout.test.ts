@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { amountIn, EXAMPLE } from "../src/amounts";
 import { Replay, type Replayable } from "../src/replay";
-import { cellToExplain, explained, wrapped } from "../src/views/callout";
+import { cellToExplain, changed, explained, wrapped } from "../src/views/callout";
 import { fixture } from "./fixture";
 
 const golden = fixture<Replayable>("golden.json");
@@ -26,4 +26,13 @@ test("who wants nothing is not explained as if it did", () => {
 test("lines are as long as their place", () => {
   const lines = wrapped("one two three four five six", 9);
   expect(lines).toEqual(["one two", "three", "four five", "six"]);
+});
+
+test("of a followed tree, the callout explains a move of its chunks", () => {
+  const ring = new Replay(golden.find(({ schedule }) => schedule.algorithm === "ring" && schedule.ranks > 2)!);
+  for (const numbers of [null, EXAMPLE])
+    for (let chunk = 0; chunk < ring.width; chunk++)
+      expect(changed(ring, 1, numbers, [chunk])?.cell.chunk).toBe(
+        ring.moves(0).some((move) => move.into === chunk) ? chunk : undefined,
+      );
 });

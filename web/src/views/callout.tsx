@@ -52,15 +52,22 @@ function columnOf(replay: Replay, cell: number, brief: boolean): string {
   return brief ? "its column" : "what all ranks have in this column";
 }
 
-/** What a step does, at one cell that it changes: in the first row, if there is one. */
-export function changed(replay: Replay, step: number, numbers: Numbers | null): { cell: Cell; text: string } | null {
+/** What a step does, at one cell that it changes: in the first row, if there is one. `chunks`: only in these. */
+export function changed(
+  replay: Replay,
+  step: number,
+  numbers: Numbers | null,
+  chunks?: number[],
+): { cell: Cell; text: string } | null {
+  const counts = (chunk: number): boolean => !chunks || chunks.includes(chunk);
   const upper = (text: string): string => `${text[0].toUpperCase()}${text.slice(1)}.`;
   if (numbers) {
-    const change = changesOf(numbers, replay, step)[0];
+    const change = changesOf(numbers, replay, step).find((one) => counts(one.chunk));
     return change ? { cell: change, text: upper(changeInWords(replay, change)) } : null;
   }
   const move = replay
     .moves(step - 1)
+    .filter((one) => counts(one.into))
     .sort((one, other) => one.destination - other.destination || one.into - other.into)[0];
   return move ? { cell: { rank: move.destination, chunk: move.into }, text: upper(sentence(move)) } : null;
 }

@@ -148,13 +148,17 @@ function drawCells(
     : layOut(replay, width, wanted ? innerHeight - 440 - above : Infinity);
   const numbers = !shaded && asNumbers(replay, grid) ? numbersFor(replay).numbers : null;
   const step = clock ? state.done + 1 : state.done;
-  const callout = !explain ? null : step === 0 ? { cell: start, text: begins } : changed(replay, step, numbers);
+  const tree = names ? null : followedTree(entry);
+  const callout = !explain
+    ? null
+    : step === 0
+      ? { cell: start, text: begins }
+      : changed(replay, step, numbers, tree?.chunks);
   const fresh = new Set<number>();
   const moves = replay.moves(step - 1);
   for (const move of moves) fresh.add(move.destination * replay.width + move.into);
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
   const behind = !clock && moves.some((move) => move.chunk !== move.into);
-  const tree = names ? null : followedTree(entry);
   // Between shaded columns that touch there is no room for arcs.
   const arcs = grid.gap >= 6 ? <Arcs {...{ moves, replay, grid, clock, numbers }} /> : null;
   const content = (
