@@ -13,7 +13,7 @@ from allfold.learn import checks
 from allfold.learn.course import after_of, text_of
 from allfold.learn.figures import WrongFigure, compute, formula, read_formula
 from allfold.learn.lesson import FOLDER, Lesson, lessons
-from allfold.learn.text import Prose, as_markdown, blocks, filled, read_in
+from allfold.learn.text import Picture, Prose, as_markdown, blocks, filled, read_in
 from allfold.registry import find_algorithm
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, about what a wrong file does
@@ -108,6 +108,15 @@ def test_each_reader_gets_what_is_meant_for_them() -> None:
     for place, own in {"terminal": "Digits.", "drawn": "Squares 2.", "studio": "Numbers."}.items():
         assert [one.text for one in read_in(place, found) if isinstance(one, Prose)] == ["All.", own]
     assert as_markdown(found, "p")[0] == "All.\n\nSquares 2.\n"
+
+
+def test_a_figure_with_numbers_is_played_where_it_can_be_and_text_elsewhere() -> None:
+    found = blocks('```figure\nin_numbers("all_reduce", "driver", "1; 5; 3")\n```\n')
+    (played,) = read_in("studio", found)
+    assert isinstance(played, Picture) and played.schedule.ranks == 3 and played.values == "1; 5; 3"
+    for place in ("terminal", "drawn"):
+        (text,) = read_in(place, found)
+        assert isinstance(text, Prose) and "1 + 5 from rank 1 + 3 from rank 2 = 9" in text.text
 
 
 def test_a_formula_that_is_wrong_is_refused() -> None:

@@ -186,6 +186,8 @@ export interface Entry {
   promise: CollectiveFacts;
   starts: number[][];
   ends: number[][];
+  /** The numbers that its ranks bring, as `1 2; 3 4`, one row per rank; without them, the page's own example. */
+  values?: string | null;
   sources: { site: string; file: string; line: number }[];
   code: CodeFile | null;
   /** Other files that made moves, and the generator's line in `code` at each step. */

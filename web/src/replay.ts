@@ -12,7 +12,7 @@ import type { CollectiveFacts, Entry, MoveRow, ScheduleJson } from "./document";
 
 export const NOTHING = -1;
 
-export type Replayable = Pick<Entry, "schedule" | "promise" | "starts" | "ends">;
+export type Replayable = Pick<Entry, "schedule" | "promise" | "starts" | "ends" | "values">;
 
 export interface Move {
   /** Its number in the schedule, counted over all steps. */
@@ -59,6 +59,8 @@ export class Replay {
   readonly ends: Int32Array;
   /** The total number of moves. */
   readonly size: number;
+  /** What its ranks bring, unless the reader types other numbers. */
+  readonly values: string | null;
   /** Whether any move is combined on arrival, and whether any is copied. */
   readonly kinds: { reduce: boolean; copy: boolean };
   private readonly starts: number[];
@@ -78,6 +80,7 @@ export class Replay {
     this.schedule = schedule;
     this.promise = given.promise;
     this.ranks = schedule.ranks;
+    this.values = given.values ?? null;
     this.width = schedule.chunks + schedule.scratch;
     this.steps = schedule.steps.length;
     this.reduces = given.promise.reduces;

@@ -57,9 +57,10 @@ const readFor = remembered((replay: Replay, typed: string): { numbers: Numbers; 
   }
 });
 
-/** The numbers that cells show: those that were typed, or what is wrong with them and the page's own. */
+/** The numbers that cells show: those that were typed, or what is wrong with them and the schedule's or the page's own. */
 export function numbersFor(replay: Replay): { numbers: Numbers; wrong: string | null } {
-  const { values, op } = state.value;
+  const typed = state.value;
+  const [values, op] = typed.values === null ? [replay.values, "sum"] : [typed.values, typed.op];
   return values === null || !carriesNumbers(replay)
     ? { numbers: EXAMPLE, wrong: null }
     : readFor(replay, `${op}\n${values.replace(/\s+/g, " ")}`);

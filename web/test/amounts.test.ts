@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { amountIn, changeInWords, changesOf, EXAMPLE, readNumbers, sumIn } from "../src/amounts";
 import { NOTHING, Replay, type Replayable } from "../src/replay";
+import { numbersFor } from "../src/source";
 import { fixture } from "./fixture";
 
 const golden = fixture<Replayable>("golden.json");
@@ -99,4 +100,14 @@ test("numbers that cannot be are refused in a sentence", () => {
   expect(says("1; 2; 3.5", "bor")).toContain("whole numbers only");
   expect(says("1; 2; 3", "mean")).toContain("unknown operation");
   expect(says("1,2;3,4;5,6")).toBe("");
+});
+
+test("a schedule with its own numbers shows them", () => {
+  const ring = adding.find(({ schedule }) => schedule.algorithm === "ring" && schedule.ranks === 3)!;
+  const shown = (values?: string): string => {
+    const replay = new Replay({ ...ring, values });
+    return amountIn(numbersFor(replay).numbers, replay, replay.at(0), replay.width);
+  };
+  expect(shown("1 2 3; 4 5 6; 7 8 9")).toBe("4");
+  expect(shown()).toBe(String(EXAMPLE.given(1, 0)[0]));
 });

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -114,17 +114,22 @@ def promises(ranks: int) -> Rows:
     return rows
 
 
-def in_numbers(collective: str, algorithm: str, values: str) -> str:
-    """The output of `allfold show --values`, without its title."""
-    from ..view.numbers import (
-        draw_numbers,
-        read_values,
-        rows_in,
-    )  # only here: they need rich, which a browser does not have
+class InNumbers(NamedTuple):
+    """A schedule, and the numbers that its ranks bring, as for `allfold show --values`."""
 
-    made = _made(collective, algorithm, rows_in(values) or 1)
-    lines = [line.plain for line in draw_numbers(made, read_values(values, made))]
-    return "\n".join(lines[3:])
+    schedule: Schedule
+    values: str
+
+    def as_text(self) -> str:
+        """The output of `allfold show --values`, without its title."""
+        from ..view.numbers import draw_numbers, read_values  # only here: they need rich, which a browser does not have
+
+        lines = [line.plain for line in draw_numbers(self.schedule, read_values(self.values, self.schedule))]
+        return "\n".join(lines[3:])
+
+
+def in_numbers(collective: str, algorithm: str, values: str) -> InNumbers:
+    return InNumbers(_made(collective, algorithm, values.count(";") + 1), values)
 
 
 def winner(collective: str, ranks: int, size: int, topology: str) -> str:

@@ -2,7 +2,8 @@
 site each show in their own way.
 
 In a text, `{{ expression }}` becomes the value of the expression. A block of code in the language `figure` is an
-expression for a schedule, and becomes its picture; in the language `table`, one for rows of cells, the first of which is
+expression for a schedule, and becomes its picture; one with the ranks' own numbers (`in_numbers`) is played where pictures
+can be played, and text elsewhere. In the language `table`, one for rows of cells, the first of which is
 the head; in the language `computed`, one for lines of text. `figures.py` has the words of expressions. What is in a block
 of the language `terminal`, `drawn` or `studio` is prose for those who read it there, where pictures look different.
 """
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from ..schedules import Schedule
-from .figures import Rows, compute, show
+from .figures import InNumbers, Rows, compute, show
 
 WIDTH = 120
-PLACES = ("terminal", "drawn", "studio")
+PLAYED = "studio"
+PLACES = ("terminal", "drawn", PLAYED)
 """Text, figures in a Markdown file or on the site, and pictures that can be played."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
@@ -35,6 +37,8 @@ class Prose:
 @dataclass(frozen=True)
 class Picture:
     schedule: Schedule
+    values: str | None = None
+    """The numbers that its ranks bring, in a picture that is played."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,31 @@ def blocks(text: str) -> list[Block]:
             found.append(Prose(_reflowed(body.strip()), language))
             continue
         value = compute(body)
-        if language == "figure":
+        if isinstance(value, InNumbers):
+            found += [Picture(*value), *(_code(value.as_text(), place) for place in PLACES if place != PLAYED)]
+        elif language == "figure":
             found.append(Picture(value))
         elif language == "table":
             found.append(TextTable(value))
         else:
-            found.append(Prose(f"```text\n{value}\n```"))
+            found.append(_code(value))
     _add_prose(found, text[end:])
     return found
 
 
 def read_in(place: str, found: list[Block]) -> list[Block]:
     """The blocks for a reader at this place."""
-    return [one for one in found if not isinstance(one, Prose) or one.only in (None, place)]
+
+    def is_here(one: Block) -> bool:
+        if isinstance(one, Prose):
+            return one.only in (None, place)
+        return place == PLAYED or not (isinstance(one, Picture) and one.values)
+
+    return list(filter(is_here, found))
+
+
+def _code(text: str, only: str | None = None) -> Prose:
+    return Prose(f"```text\n{text}\n```", only)
 
 
 def _add_prose(found: list[Block], text: str) -> None:

@@ -263,7 +263,7 @@ def _shown(blocks: list[Block]) -> list[dict[str, Any]]:
         if isinstance(block, Prose):
             found += _prose(block.text)
         elif isinstance(block, Picture):
-            found.append({"kind": "figure", "entry": as_entry(block.schedule)})
+            found.append({"kind": "figure", "entry": {**as_entry(block.schedule), "values": block.values}})
         else:
             found.append({"kind": "table", "rows": block.rows})
     return found

@@ -9,7 +9,7 @@ export function Text(props: { blocks: Block[] }): JSX.Element {
   return (
     <div class="prose">
       {props.blocks.map((block, i) => {
-        if (block.kind === "figure") return <Film key={i} entry={block.entry} titled />;
+        if (block.kind === "figure") return <Film key={i} entry={block.entry} titled={!block.entry.values} />;
         if (block.kind === "table") return <Rows key={i} rows={block.rows} />;
         if (block.kind === "code") return <Code key={i} language={block.language} text={block.text} />;
         // Python made it from the lesson's own Markdown, in which HTML is switched off.
