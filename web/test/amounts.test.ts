@@ -104,7 +104,7 @@ test("numbers that cannot be are refused in a sentence", () => {
 
 test("a schedule with its own numbers shows them", () => {
   const ring = adding.find(({ schedule }) => schedule.algorithm === "ring" && schedule.ranks === 3)!;
-  const shown = (values?: string): string => {
+  const shown = (values?: string): string | null => {
     const replay = new Replay({ ...ring, values });
     return amountIn(numbersFor(replay).numbers, replay, replay.at(0), replay.width);
   };
