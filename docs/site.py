@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from allfold.learn.course import after_of, text_of
 from allfold.learn.figures import compute, show
 from allfold.learn.lesson import Lesson, lessons
-from allfold.learn.text import Block, Picture, as_markdown, filled
+from allfold.learn.text import Block, Picture, as_markdown, filled, read_in
 from allfold.view.html import icon, page_as_html
 from allfold.view.page import page_of
 from allfold.view.tokens import TOKENS
@@ -64,7 +64,7 @@ def lesson_page(lesson: Lesson) -> dict[str, str]:
 def _illustrated(found: list[Block], picture: str) -> tuple[str, dict[str, str]]:
     """Markdown and its pictures. Under each of them is a link to the page on which it can be played."""
     text, pictures = as_markdown(found, picture)
-    played = (block.schedule for block in found if isinstance(block, Picture))
+    played = (block.schedule for block in read_in("drawn", found) if isinstance(block, Picture))
     for name, schedule in zip(list(pictures), played, strict=True):
         page = name.replace(".svg", ".html")
         pictures[page] = page_as_html(page_of(schedule, others=[], table_ranks=()))
