@@ -43,8 +43,10 @@ for (const [width, height] of [
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     expect(wide).toBeLessThanOrEqual(width);
     await page.getByRole("link", { name: "Play it step by step" }).click();
-    await page.keyboard.press("End");
-    await expect(page.locator(".progress")).toContainText("16 of 16 cells as promised");
+    await expect(async () => {
+      await page.keyboard.press("End"); // again, until the page that was just opened listens
+      await expect(page.locator(".progress")).toContainText("16 of 16 cells as promised", { timeout: 1000 });
+    }).toPass();
     await page.goBack();
     await page.getByRole("article").getByRole("link", { name: "Counting" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toContainText("Counting");
