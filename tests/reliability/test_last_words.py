@@ -129,6 +129,8 @@ def test_the_loss_of_another_rank_is_not_taken_for_the_cause() -> None:
         ({1: ""}, "rank 1 has left: closed"),
         ({2: "", 1: ""}, "ranks 1 and 2 have left"),
         ({0: "", 1: "ValueError: bad"}, "rank 1 has left: it is ending after ValueError: bad"),
+        ({0: "RankLost: rank 1 has left", 1: "ValueError: bad"}, "rank 1 has left: it is ending after ValueError: bad"),
+        ({0: "", 1: "RankLost: rank 3 is gone"}, "rank 1 has left: it is ending after RankLost: rank 3 is gone"),
         (
             {2: "ValueError: bad", 1: "ValueError: bad"},
             "ranks 1 and 2 have left: they are ending after ValueError: bad",

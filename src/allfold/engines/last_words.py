@@ -22,14 +22,15 @@ def last_words() -> str:
 def who_left(words: Mapping[int, str], name: Callable[[list[int]], str], what: str = "", without: str = "") -> str:
     """`rank 1 has left: it is ending after ValueError: bad data`, from the last words of the ranks that have left.
 
-    If ranks end after an exception, only they are named: the others often left because of them. `what`: which group they
-    have left, if not the run; `without`: added for a single rank without last words.
+    Only ranks that end after an exception of their own are named, if there are any: the others often left because of them,
+    and perhaps say so. `what`: which group they have left, if not the run; `without`: added for a single rank without last
+    words.
     """
+    most = max(map(_weight, words.values()))
     by_words: dict[str, list[int]] = {}
     for rank in sorted(words):
-        by_words.setdefault(words[rank], []).append(rank)
-    if len(by_words) > 1:
-        by_words.pop("", None)
+        if _weight(words[rank]) == most:
+            by_words.setdefault(words[rank], []).append(rank)
 
     def sentence(said: str, ranks: list[int]) -> str:
         have, are = ("has", "it is") if len(ranks) == 1 else ("have", "they are")
@@ -61,6 +62,11 @@ def watch_multiprocessing(callback: Callable[[], None]) -> None:
 
     _watched = os.getpid()
     Finalize(None, callback, exitpriority=1000)  # before queues and pools are joined
+
+
+def _weight(words: str) -> int:
+    """How much last words explain: nothing, that others failed, or an exception of the rank's own."""
+    return 0 if not words else 1 if words.startswith(tuple(f"{kind.__name__}: " for kind in FAILURES)) else 2
 
 
 def _words(error: BaseException | None) -> str:
